@@ -1,1 +1,1 @@
-"""Evaluation of ddx: the lab of real jobs, recorded incidents and scorers."""
+"""Evaluation of ddx: the lab of real jobs, the recorded incidents and the scorers."""

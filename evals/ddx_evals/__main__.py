@@ -1,4 +1,4 @@
-"""`python -m ddx_evals`: what `ddx evals` does, where the command is not installed."""
+"""`python -m ddx_evals`: the same as `ddx evals`, for when the command is not installed."""
 
 import sys
 

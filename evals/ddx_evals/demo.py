@@ -1,4 +1,4 @@
-"""`ddx demo`: a real training job that really hangs, and what ddx says about it."""
+"""`ddx demo`: starts a real training job that hangs, and shows what ddx says about it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _FOLLOW_S = 0.2
 
 
 def demo(
-    scenario: Annotated[str, typer.Argument(help="A scenario of the lab; `list` names them.")] = "fewer-batches",
+    scenario: Annotated[str, typer.Argument(help="A lab scenario; `list` shows them.")] = "fewer-batches",
     nproc: Annotated[int, typer.Option(help="Number of ranks: 4 or 8.")] = 4,
 ) -> None:
-    """Start a real 4-rank Gloo training job on the CPU, let it go wrong, and say why."""
+    """Start a real Gloo training job on the CPU, let it go wrong, and diagnose it."""
     from ddx_evals.lab import LabError, LabRun, load_scenarios
 
     scenarios = load_scenarios()
@@ -46,7 +46,7 @@ def demo(
         with LabRun(chosen, nproc) as run:
             _show(run, console())
     except LabError as error:
-        console().print(f"the lab job did not get there: {error}", markup=False)
+        console().print(f"the lab job did not get that far: {error}", markup=False)
         raise typer.Exit(EXIT_OURS) from error
 
 
@@ -60,17 +60,17 @@ def _show(run: LabRun, out: Console) -> None:
         run.wait_struck(timeout_s=240)
     ended = run.scenario.settles.how == "exited"
     target = str(run.workdir) if ended else str(run.launcher_pid)
-    out.print(f"\n{'The job ended.' if ended else 'No step any more.'} Asking: ddx why {target}\n", style="bold")
-    with out.status("looking at all ranks …"):
+    out.print(f"\n{'The job ended.' if ended else 'No more steps.'} Asking: ddx why {target}\n", style="bold")
+    with out.status("examining all ranks …"):
         found = investigate([target])
         diagnosis = found.diagnose()
     render_diagnosis(diagnosis, out)
-    out.print(f"What the lab had done: {run.scenario.title}.", style="dim", markup=False)
+    out.print(f"The fault that the lab injected: {run.scenario.title}.", style="dim", markup=False)
 
 
 @contextmanager
 def _steps_shown(log: Path, out: Console) -> Iterator[None]:
-    """Print the steps of a growing log while the block runs."""
+    """Print the steps of a growing log during the block."""
     done = threading.Event()
     follower = threading.Thread(target=_follow, args=(log, out, done), daemon=True)
     follower.start()

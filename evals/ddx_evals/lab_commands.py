@@ -1,4 +1,4 @@
-"""`ddx lab`: real training jobs on the CPU that go wrong in known ways, to look at or to record."""
+"""`ddx lab`: real training jobs on the CPU that go wrong in known ways, to examine or to record."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Real training jobs on the CPU that go wrong in known ways.")
 
-SCENARIO = Annotated[str, typer.Argument(help="As shown by `ddx lab list`.")]
-NPROC = Annotated[int, typer.Option(help="Number of ranks; which ones a scenario knows stands in its file.")]
+SCENARIO = Annotated[str, typer.Argument(help="A scenario from `ddx lab list`.")]
+NPROC = Annotated[int, typer.Option(help="Number of ranks; the scenario's file lists the supported numbers.")]
 
 
 @app.command("list")
 def list_scenarios() -> None:
-    """Show every scenario."""
+    """List all scenarios."""
     from ddx_evals.lab.scenario import read_scenarios
 
     scenarios, errors = read_scenarios()
@@ -36,9 +36,9 @@ def list_scenarios() -> None:
 def run(
     scenario: SCENARIO,
     nproc: NPROC = 4,
-    seconds: Annotated[float | None, typer.Option(help="How long to keep it; until Ctrl-C without.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Seconds to keep it. Default: until Ctrl-C.")] = None,
 ) -> None:
-    """Run a scenario and keep it alive after it has struck, to look at with `ddx why PID`."""
+    """Run a scenario and keep it alive after the fault, to examine with `ddx why PID`."""
     import signal
     import time
 
@@ -52,18 +52,16 @@ def run(
             console().print(f"ranks {lab_run.rank_pids()}\n{lab_run.truth()}", markup=False)
             signal.pause() if seconds is None else time.sleep(seconds)
     except LabError as error:
-        raise UsageError(str(error), "Try again; the job's working directory is gone.") from error
+        raise UsageError(str(error), "Try again; the job's working directory was removed.") from error
 
 
 @app.command()
 def record(
     scenario: SCENARIO,
-    out: Annotated[
-        Path | None, typer.Option(help="The split that it goes to, instead of `dev`.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The split to write to. Default: `dev`.", show_default=False)] = None,
     nproc: NPROC = 4,
     incident_id: Annotated[
-        str | None, typer.Option("--id", help="Hex digits; without it, new ones.", show_default=False)
+        str | None, typer.Option("--id", help="Id in hex digits. Default: a new one.", show_default=False)
     ] = None,
 ) -> None:
     """Record a scenario as an incident: a bundle of all raw material, and the truth beside it."""
@@ -79,24 +77,24 @@ def record(
         with progress_line(quiet=False) as progress:
             incident = record_incident(chosen, nproc, split, incident_id or secrets.token_hex(3), progress)
     except LabError as error:
-        raise UsageError(str(error), "Try again: the machine may have been too slow for it.") from error
+        raise UsageError(str(error), "Try again: the machine may have been too slow.") from error
     _tell_kept(incident)
 
 
 @app.command()
 def simulate(
-    name: Annotated[str, typer.Argument(help="As the files in evals/lab/large are called.")],
+    name: Annotated[str, typer.Argument(help="A name from the files in evals/lab/large.")],
     out: Annotated[
-        Path | None, typer.Option(help="The split that it goes to, instead of its own.", show_default=False)
+        Path | None, typer.Option(help="The split to write to. Default: its own.", show_default=False)
     ] = None,
 ) -> None:
-    """Make an incident of hundreds of ranks: simulated flight records, and logs in the wording of real ones."""
+    """Make an incident with hundreds of ranks: simulated flight records, and logs in real wording."""
     from ddx_evals.large import declarations, simulate_incident
     from ddx_tools.knowledge.resources import incidents_dir
 
     known = declarations()
     if name not in known:
-        raise UsageError(f"no large incident is called {name!r}", f"Known: {', '.join(known)}.")
+        raise UsageError(f"there is no large incident {name!r}", f"Known: {', '.join(known)}.")
     with progress_line(quiet=False) as progress:
         incident = simulate_incident(known[name], out or incidents_dir() / known[name].split, progress)
     _tell_kept(incident)

@@ -1,1 +1,1 @@
-"""The faces of ddx: the command line now, the MCP server and the agent on the same probes."""
+"""The user interfaces of ddx: the command line, the MCP server and the agent, all on the same probes."""

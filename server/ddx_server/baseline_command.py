@@ -1,4 +1,4 @@
-"""`ddx baseline`: a run that was well in figures, and what is otherwise in a job beside it."""
+"""`ddx baseline`: the figures of a healthy run, and how a job differs from it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ GOOD_OPTION = Annotated[
         "--good",
         metavar="RUN",
         show_default=False,
-        help="A run that was well (bundle, logs, records, a file of ddx baseline): say what is otherwise in this one.",
+        help="A healthy run (bundle, logs, records, or a file from ddx baseline): say how this run differs.",
     ),
 ]
 _MOST_ASPECTS = 12
 
 
 def baseline(
-    run: Annotated[Path, typer.Argument(help="The bundle, or a file or directory of a run that was well.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file; one that is there is replaced.")] = Path(
+    run: Annotated[Path, typer.Argument(help="The bundle of a healthy run, or a file or directory of it.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; an existing one is replaced.")] = Path(
         "baseline.json"
     ),
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Keep the figures of a run that was well, for later runs to be compared with.
+    """Save the figures of a healthy run, to compare later runs with.
 
-    Versions, variables, mesh, connections and rings, time of a step, printed rates, collectives in a step and peak of
-    memory, as far as its material tells them. `ddx why --good` and `ddx post-mortem --baseline` take the file.
+    They are versions, variables, mesh, connections and rings, step time, printed rates, collectives per step and peak
+    memory, as far as the run's material shows them. `ddx why --good` and `ddx post-mortem --baseline` read the file.
     """
     from ddx_tools.investigation.baseline import read_baseline
     from ddx_tools.investigation.exports import refuse_unwritable
@@ -59,7 +59,7 @@ def baseline(
 
 
 def beside_good_run(good: Path, store: Store, found: Investigation, progress: Callable[[str], None]) -> Differs:
-    """What is otherwise in a job than in a run that was well. Raises UsageError for what is no run."""
+    """How a job differs from a healthy run. Raises UsageError if `good` is not a run."""
     from ddx_tools.investigation.baseline import baseline_differences, baseline_of, read_baseline
     from ddx_tools.model.diagnosis import Aspect, Differs
 
@@ -67,25 +67,25 @@ def beside_good_run(good: Path, store: Store, found: Investigation, progress: Ca
     differences = list(baseline_differences(baseline_of(store, found, good), other))
     aspects = [Aspect(what=one.what, suspect=one.here, peers=one.there) for one in differences[:_MOST_ASPECTS]]
     if not other.is_well:
-        aspects.insert(0, Aspect(what="was it well?", suspect="-", peers=f"nothing shows it: {other.says}"))
+        aspects.insert(0, Aspect(what="was it healthy?", suspect="-", peers=f"nothing shows that it was: {other.says}"))
     if len(differences) > _MOST_ASPECTS:
         aspects.append(Aspect(what="more", suspect=f"{len(differences) - _MOST_ASPECTS} more differ", peers=""))
     return Differs(suspect="this run", peers=str(good), aspects=aspects)
 
 
 def _told(kept: Baseline) -> list[str]:
-    """What a person checks before the run becomes the measure of others."""
+    """The lines that a person checks before the run becomes the reference for others."""
     from ddx_tools.investigation.baseline import figure
 
-    step = f"{figure(kept.step_s.median)} s (median of {kept.step_s.count})" if kept.step_s else "not told"
-    peak = f"{kept.memory_peak_bytes / 2**30:.2f} GiB" if kept.memory_peak_bytes else "not told"
+    step = f"{figure(kept.step_s.median)} s (median of {kept.step_s.count})" if kept.step_s else "unknown"
+    peak = f"{kept.memory_peak_bytes / 2**30:.2f} GiB" if kept.memory_peak_bytes else "unknown"
     rates = ", ".join(f"{name} {figure(spread.median)}" for name, spread in kept.rates.items()) or "none printed"
-    mesh = ", ".join(f"{name} {size}" for name, size in kept.mesh.items()) or "not told"
-    versions = ", ".join(f"{name} {version}" for name, version in kept.versions.items()) or "not told"
+    mesh = ", ".join(f"{name} {size}" for name, size in kept.mesh.items()) or "unknown"
+    versions = ", ".join(f"{name} {version}" for name, version in kept.versions.items()) or "unknown"
     return [
-        f"the run    {kept.says}" if kept.is_well else f"the run    nothing shows that it was well: {kept.says}",
-        f"ranks      {kept.world_size or 'not told'}; mesh {mesh}",
+        f"the run    {kept.says}" if kept.is_well else f"the run    nothing shows that it was healthy: {kept.says}",
+        f"ranks      {kept.world_size or 'unknown'}; mesh {mesh}",
         f"versions   {versions}; {len(kept.settings)} variables",
-        f"a step     {step}; rates: {rates}",
+        f"step time  {step}; rates: {rates}",
         f"memory     peak {peak}",
     ]

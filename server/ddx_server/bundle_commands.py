@@ -1,4 +1,5 @@
-"""`ddx capture` and `ddx bundle`: make a bundle and list what is in it; `ddx show`: the lines that evidence names."""
+"""`ddx capture` and `ddx bundle`: make a bundle and list its contents; `ddx show`: the lines that evidence refers
+to."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from ddx_server.host_options import (
 from ddx_server.render.output import FORCE_OPTION, JSON_OPTION, TARGET, console, print_json, progress_line
 from ddx_server.render.safe_text import safe
 
-app = typer.Typer(no_args_is_help=True, help="Bundles: what they hold.")
+app = typer.Typer(no_args_is_help=True, help="Inspect bundles.")
 
 
 @app.callback()
@@ -34,9 +35,9 @@ def inspect(
     bundle: Annotated[Path, typer.Argument(help="A bundle: a directory, or a .tar.zst.", show_default=False)],
     as_json: JSON_OPTION = False,
 ) -> None:
-    """List every answer that a bundle keeps, with its size: look through it before you share it.
+    """List every answer in a bundle, with its size, so that you can look through it before you share it.
 
-    Known kinds of secrets were replaced when it was made; names of hosts, users, files and people were not.
+    Known kinds of secrets were replaced when the bundle was made; names of hosts, users, files and people were not.
     """
     found = _found(bundle)
     if as_json:
@@ -54,7 +55,7 @@ def inspect(
     console().print(table)
     sizes = f"{len(found['answers'])} answers in {found['files']} files, {found['size_bytes']} bytes"
     unanswered = ", ".join(f"{count} {error}" for error, count in found["unanswered"].items())
-    console().print(safe(f"{sizes}; questions without an answer: {unanswered or 'none'}", "dim"))
+    console().print(safe(f"{sizes}; unanswered: {unanswered or 'none'}", "dim"))
 
 
 def show(
@@ -70,14 +71,16 @@ def show(
         list[str] | None,
         typer.Option(
             "--from",
-            help="What was diagnosed: a bundle, files, a pid. Default: the job on this host.",
+            help="The diagnosed target: a bundle, files, a pid. Default: the job on this host.",
             metavar="TARGET",
         ),
     ] = None,
-    dot: Annotated[bool, typer.Option("--dot", help="Of waits: a graph in Graphviz' language, for dot -Tsvg.")] = False,
+    dot: Annotated[
+        bool, typer.Option("--dot", help="For waits: print the graph in Graphviz's language, for dot -Tsvg.")
+    ] = False,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Show what an answer names as its source: a rank, waits, a group, a collective, a record, lines around a place."""
+    """Show a source that an answer names: a rank, waits, a group, a collective, a record, lines around a place."""
     from ddx_tools.investigation.lookup import look
 
     with progress_line(quiet=as_json) as progress:
@@ -97,7 +100,7 @@ def capture(
         typer.Option(
             "--out",
             "-o",
-            help="New directory, or a name ending in .tar.zst. Default: incident-<time>-<job>.tar.zst.",
+            help="New directory, or a file name ending in .tar.zst. Default: incident-<time>-<job>.tar.zst.",
             show_default=False,
         ),
     ] = None,
@@ -110,7 +113,7 @@ def capture(
     deadline: DEADLINE_OPTION = 60.0,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Keep all evidence as a bundle, to diagnose later or elsewhere."""
+    """Save all evidence as a bundle, to diagnose later or elsewhere."""
     from ddx_tools.investigation.run import investigate
 
     out = out or name_of_bundle(target or [])

@@ -1,4 +1,4 @@
-"""Where a bundle goes: named by time and job, so that a second capture leaves the evidence of the first."""
+"""Where a bundle is written: named by time and job, so that a second capture does not overwrite the first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENDING = ".tar.zst"
 
 
 def name_of_bundle(target: Sequence[str], now: dt.datetime | None = None) -> Path:
-    """`incident-20261122-101530-4242.tar.zst`: when it was captured (UTC), and of which job; free in this directory."""
+    """`incident-20261122-101530-4242.tar.zst`: an unused name made of the capture time (UTC) and the job."""
     from ddx_tools.redaction.text import MARK, redact
 
     job = redact(Path(target[0]).stem).replace(MARK, "") if target else ""
@@ -31,12 +31,12 @@ def name_of_bundle(target: Sequence[str], now: dt.datetime | None = None) -> Pat
 
 @contextmanager
 def place_of_bundle(wanted: Path | None, *, force: bool) -> Iterator[Path | None]:
-    """Where to write it. With `force` what is there is replaced, once the new one is whole."""
+    """Yield the path to write to. With `force`, an existing bundle is replaced once the new one is complete."""
     if wanted is None or not force or not wanted.exists():
         yield wanted
         return
     ending = _ENDING if wanted.name.endswith(_ENDING) else ""
-    # With our pid: another that replaces it at the same time has its own.
+    # With our pid, so that another process replacing the bundle at the same time uses a different name.
     place = wanted.with_name(f".{wanted.name.removesuffix(ending)}.new-{os.getpid()}{ending}")
     try:
         yield place

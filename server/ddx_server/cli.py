@@ -61,11 +61,11 @@ from ddx_tools.model.errors import DdxError, UsageError
 from ddx_tools.sources.hosts.ended_by_signals import ended_by_signals
 
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
-"""Modules, playbooks and rows are hundreds of thousands of objects, of which nearly all stay until the end."""
+"""Modules, playbooks and rows are hundreds of thousands of objects; nearly all of them live until the end."""
 
 
 class _OwnErrors(typer.core.TyperGroup):
-    """Keeps from typer the two errors that it would turn into exit code 1, which here means "diagnosed"."""
+    """Hides two errors from typer, which would turn them into exit code 1; here that means "diagnosed"."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -78,7 +78,7 @@ class _OwnErrors(typer.core.TyperGroup):
 
 
 class _ReaderGone(Exception):
-    """Whoever read our output has closed it."""
+    """The reader of our output has closed the pipe."""
 
 
 app = typer.Typer(
@@ -93,14 +93,14 @@ app = typer.Typer(
 
 [bold]ddx why[/bold]                       the job on this host
 [bold]ddx why 4242[/bold]                  the job of this pid (launcher or any rank)
-[bold]ddx why --hosts n\\[1-64][/bold]       the job on all these hosts, in one moment
-[bold]ddx why logs/ train.log[/bold]       logs, flight records and dumps in any mixture
-[bold]ddx why train.log --fact …[/bold]    what you know or tried: works_on_one_node=no (ddx facts)
+[bold]ddx why --hosts n\\[1-64][/bold]       the job on all these hosts, at one moment
+[bold]ddx why logs/ train.log[/bold]       any mix of logs, flight records and dumps
+[bold]ddx why train.log --fact …[/bold]    add what you know or tried: works_on_one_node=no (ddx facts)
 [bold]ddx ask "why is it hung?"[/bold]     a model investigates, with the same tools
 [bold]ddx run -- torchrun …[/bold]         start a job so that its next hang explains itself
 [bold]ddx doctor[/bold]                    what this machine lets ddx see
 
-Exit codes: 0 healthy, 1 diagnosed, 3 undecided, 2 wrong usage or unusable input, 70 an error of ddx.""",
+Exit codes: 0 healthy, 1 diagnosed, 3 undecided, 2 wrong usage or unusable input, 70 a bug in ddx.""",
 )
 
 
@@ -113,7 +113,7 @@ def _say_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     _: Annotated[
-        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version, and exit.")
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None: ...
 
@@ -124,14 +124,14 @@ def why(
     note: Annotated[
         list[str] | None,
         typer.Option(
-            help="Words for whoever reads the answer, kept as they are and not interpreted: what should count is a "
-            "--fact. May be given several times."
+            help="A note for whoever reads the answer, kept verbatim and not interpreted; use --fact for what should "
+            "count as evidence. Repeatable."
         ),
     ] = None,
     fact: FACTS = None,
     findings: FINDINGS = None,
     case: Annotated[
-        bool, typer.Option("--case", help="Print the lines that may decide even if a cause is diagnosed.")
+        bool, typer.Option("--case", help="Print the lines that may decide the case even if a cause is diagnosed.")
     ] = False,
     debug_server: Annotated[
         str,
@@ -147,7 +147,7 @@ def why(
     page: REPORT_OPTION = None,
     good: GOOD_OPTION = None,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the answer as Markdown, for a ticket or a chat: 40 lines at most.")
+        bool, typer.Option("--markdown", help="Print the answer as Markdown, at most 40 lines, for a ticket or a chat.")
     ] = False,
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
@@ -156,7 +156,7 @@ def why(
     gateways: GATEWAYS_OPTION = "",
     deadline: DEADLINE_OPTION = 60.0,
     may_ask: Annotated[
-        bool, typer.Option("--ask/--no-ask", help="At a terminal: ask for facts where the answer is undecided.")
+        bool, typer.Option("--ask/--no-ask", help="At a terminal: ask for facts if the answer is undecided.")
     ] = True,
     as_json: JSON_OPTION = False,
 ) -> None:
@@ -169,7 +169,7 @@ def why(
 
     refuse_page(page)
     if as_json and as_markdown:
-        raise UsageError("--json and --markdown are two forms of one answer", "Ask for one of them.")
+        raise UsageError("--json and --markdown exclude each other", "Use only one of them.")
     with (
         progress_line(quiet=as_json) as progress,
         on_disk(target or []) as readable,
@@ -206,7 +206,7 @@ def why(
     else:
         render_diagnosis(diagnosis, console(), with_case=case)
         if save:
-            console().print(safe(f"saved: {save}    look again: ddx why {save}", "dim"))
+            console().print(safe(f"saved: {save}    diagnose again: ddx why {save}", "dim"))
         if page:
             console().print(safe(f"report: {page}", "dim"))
         if may_ask:
@@ -218,28 +218,29 @@ def why(
 
 @app.command(rich_help_panel="Diagnose")
 def ask(
-    question: Annotated[str, typer.Argument(help="In your words: 'why is my job hung?'", show_default=False)],
+    question: Annotated[str, typer.Argument(help="Your question: 'why is my job hung?'", show_default=False)],
     target: TARGET = None,
     url: Annotated[
-        str | None, typer.Option(help="An MCP server (ddx serve --http) on the machine of the job. Default: this one.")
+        str | None,
+        typer.Option(help="An MCP server (ddx serve --http) on the machine that runs the job. Default: this machine."),
     ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="The token of that server. Default: DDX_TOKEN.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with that server's token. Default: DDX_TOKEN.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="Name of the model. Default: DDX_MODEL, ANTHROPIC_MODEL, or one of ours.")
+        str | None, typer.Option(help="Name of the model. Default: DDX_MODEL, ANTHROPIC_MODEL, or a built-in name.")
     ] = None,
-    max_calls: Annotated[int, typer.Option(min=1, help="Calls of tools, at most.")] = 40,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens read and written, at most.")] = 1_000_000,
-    max_seconds: Annotated[float, typer.Option(min=1, help="Seconds, at most.")] = 600.0,
-    yes: Annotated[bool, typer.Option("--yes", help="Allow tools that do more than read, without asking.")] = False,
+    max_calls: Annotated[int, typer.Option(min=1, help="Maximum number of tool calls.")] = 40,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens, input and output.")] = 1_000_000,
+    max_seconds: Annotated[float, typer.Option(min=1, help="Maximum time, in seconds.")] = 600.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow tools that do more than read without asking.")] = False,
     transcript: Annotated[
-        Path | None, typer.Option(help="New file for what was said. Default: .ddx/asked/<time>-<pid>.jsonl.")
+        Path | None, typer.Option(help="New file for the transcript. Default: .ddx/asked/<time>-<pid>.jsonl.")
     ] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Let a model investigate with ddx's tools until it can say why, or a budget is spent.
+    """Let a model investigate with ddx's tools until it has a diagnosis or a budget is spent.
 
-    Needs a key for the Anthropic API (ANTHROPIC_API_KEY; ANTHROPIC_BASE_URL for another address). Without one it
-    answers as `ddx why` does. The model sees what the tools return, without known kinds of secrets.
+    Needs an Anthropic API key (ANTHROPIC_API_KEY; ANTHROPIC_BASE_URL for another address). Without a key it answers as
+    `ddx why` does. The model sees what the tools return, with known kinds of secrets removed.
     """
     from ddx_server.ask.budget import AskLimits
     from ddx_server.ask.command import AskOptions, print_asked
@@ -259,22 +260,25 @@ def ask(
 @app.command(rich_help_panel="Diagnose")
 def playbook(
     page: Annotated[
-        str | None, typer.Argument(help="Id of a symptom or a cause; none: list them; new: begin the page of a cause.")
+        str | None,
+        typer.Argument(help="Id of a symptom or a cause. Default: list all pages. new: create the page of a cause."),
     ] = None,
-    new_id: Annotated[str | None, typer.Argument(help="Behind new: the id of the cause.", metavar="[ID]")] = None,
+    new_id: Annotated[str | None, typer.Argument(help="After new: the id of the cause.", metavar="[ID]")] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Show a page of the decision tree: how to recognise a cause by hand, what decides it, how to fix it."""
+    """Show a playbook page: how to recognise a cause by hand, what decides it, how to fix it."""
     if page == "new" or new_id:
         from ddx_server.new_page import write_page
 
         if page != "new" or not new_id:
-            raise UsageError("a new page needs an id; nothing else takes two words", "ddx playbook new loader-stuck")
+            raise UsageError(
+                "only new takes a second argument, the id of the new page", "ddx playbook new loader-stuck"
+            )
         place = write_page(new_id)
         if as_json:
             print_json(json.dumps({"page": str(place)}))
         else:
-            console().print(safe(f"written: {place}    what it may hold: docs/playbooks.md", "dim"))
+            console().print(safe(f"written: {place}    its format: docs/playbooks.md", "dim"))
         return
     from ddx_server.render.playbook import list_pages, show_page
     from ddx_tools.diagnosis.playbook import Cause, Symptom, load_playbooks
@@ -294,7 +298,7 @@ def playbook(
 
 @app.command(rich_help_panel="Prepare")
 def doctor(as_json: JSON_OPTION = False) -> None:
-    """What this machine lets ddx see, and what to do about each gap."""
+    """Show what this machine lets ddx see, and how to close each gap."""
     from ddx_server.doctor import examine, render
     from ddx_tools.sources.hosts.local import LocalHost
 
@@ -311,15 +315,15 @@ def install(
         str, typer.Option(help="claude-code, claude-desktop, cursor, vscode, codex or gemini.", show_default=False)
     ] = "",
     write: Annotated[
-        bool, typer.Option("--write", help="Put it into that file, beside what is there, and keep a backup.")
+        bool, typer.Option("--write", help="Add the entry to the client's file, keep what is there, and make a backup.")
     ] = False,
     root: Annotated[
         list[Path] | None,
-        typer.Option(help="Directory that the server may read; several times. Default: the folder that is open."),
+        typer.Option(help="Directory that the server may read; repeatable. Default: the folder that is open."),
     ] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Show, or write, what makes a coding agent start `ddx serve`, in its own format and place."""
+    """Show, or write, the configuration that makes a coding agent start `ddx serve`."""
     from ddx_server.clients.catalogue import client_of
     from ddx_server.clients.install import plan, this_place
     from ddx_server.clients.install import write as write_entry
@@ -338,19 +342,19 @@ def install(
 def serve(
     root: Annotated[
         list[Path] | None,
-        typer.Option(help="Paths below it may be opened; several times for several. Default: the working directory."),
+        typer.Option(help="Paths below this directory may be opened; repeatable. Default: the working directory."),
     ] = None,
     incidents: Annotated[
-        Path | None, typer.Option(help="Where incidents are kept. Default: .ddx/incidents in the first root.")
+        Path | None, typer.Option(help="Directory for incidents. Default: .ddx/incidents in the first root.")
     ] = None,
     recorded: Annotated[
-        Path | None, typer.Option(help="A bundle that answers instead of this machine.", metavar="BUNDLE")
+        Path | None, typer.Option(help="A bundle to answer from, instead of this machine.", metavar="BUNDLE")
     ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="A tool that acts (preflight, network, native_stacks) and need not ask, where the client cannot ask "
-            "its user; several times for several.",
+            help="A tool that acts (preflight, network, native_stacks) and may run without asking if the client cannot "
+            "ask its user; repeatable.",
             metavar="TOOL",
         ),
     ] = None,
@@ -360,20 +364,22 @@ def serve(
     via: VIA_OPTION = "",
     gateways: GATEWAYS_OPTION = "",
     deadline: DEADLINE_OPTION = 60.0,
-    http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of standard input and output.")] = False,
-    host: Annotated[str, typer.Option(help="With --http: address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="With --http: 0 takes one that is free.", min=0, max=65535)] = 0,
+    http: Annotated[
+        bool, typer.Option("--http", help="Use streamable HTTP instead of standard input and output.")
+    ] = False,
+    host: Annotated[str, typer.Option(help="With --http: the address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="With --http: the port; 0 picks a free one.", min=0, max=65535)] = 0,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="With --http: the file of the bearer token. Default: DDX_TOKEN, or one for this run."),
+        typer.Option(help="With --http: file with the bearer token. Default: DDX_TOKEN, or a new token for this run."),
     ] = None,
     allow_remote: Annotated[
-        bool, typer.Option("--allow-remote", help="With --http: listen on an address that other machines can reach.")
+        bool, typer.Option("--allow-remote", help="With --http: allow an address that other machines can reach.")
     ] = False,
 ) -> None:
-    """Serve ddx to coding agents over MCP; `ddx install` sets up the client that starts it."""
+    """Serve ddx to coding agents over MCP; `ddx install` sets up a client to start it."""
     if not http and (port or token_file or allow_remote or host != "127.0.0.1"):
-        raise UsageError("--host, --port, --token-file and --allow-remote belong to --http", "Try: ddx serve --http …")
+        raise UsageError("--host, --port, --token-file and --allow-remote need --http", "Try: ddx serve --http …")
 
     def say(text: str) -> None:
         print(text, file=as_it_is(sys.stderr), flush=True)
@@ -404,7 +410,7 @@ def schema() -> None:
 
 
 def _mount_extensions() -> None:
-    """Commands that other packages bring (`ddx.commands` entry points): name → a function or a typer app."""
+    """Add the commands of other packages: `ddx.commands` entry points, each a function or a typer app."""
     for entry in sorted(entry_points(group="ddx.commands"), key=lambda entry: entry.name):
         brought = entry.load()
         if isinstance(brought, typer.Typer):
@@ -432,7 +438,7 @@ _mount_extensions()
 
 
 def main() -> None:
-    """Entry point: expected failures in two lines, unexpected ones as ours, Ctrl-C without a trace."""
+    """Run `ddx`: print expected failures in two lines, report others as a bug in ddx, and exit quietly on Ctrl-C."""
     gc.freeze()
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     sys.stderr = redacted(sys.stderr)
@@ -458,5 +464,5 @@ def main() -> None:
             explain(explained)
             sys.exit(explained.exit_code)
         error_console().print(safe(f"ddx failed: {type(error).__name__}: {error}", "red"))
-        error_console().print("This is an error of ddx, not of your job. DDX_DEBUG=1 shows where.", markup=False)
+        error_console().print("This is a bug in ddx, not in your job. DDX_DEBUG=1 shows where.", markup=False)
         sys.exit(EXIT_OURS)

@@ -1,4 +1,4 @@
-"""How a command tells why it failed: two lines on standard error, or JSON."""
+"""Reports why a command failed: two lines on standard error, or JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddx_tools.model.errors import DdxError
 
 
 def explain(error: DdxError) -> None:
-    """Say what happened and what to type, if anybody can read it; the exit code tells it as well."""
+    """Print what happened and what to type, if anybody can read it; the exit code reports the failure in any case."""
     with suppress(OutputNotWritten):
         _explain_to_reader(error)
 
@@ -23,12 +23,12 @@ def _explain_to_reader(error: DdxError) -> None:
     if "--json" in sys.argv and not isinstance(error, OutputNotWritten):
         print_json(json.dumps({"error": error.message, "help": error.help}))
         return
-    # Not wrapped: what it says to type is copied.
+    # Not wrapped, so that the command in it can be copied.
     error_console().print(safe(error.message, "red", limit=4000), soft_wrap=True)
     if error.help:
         error_console().print(safe(error.help, limit=4000), soft_wrap=True)
 
 
 def print_no_more() -> None:
-    """What is left of the output goes nowhere: to write it at the end would fail again."""
+    """Discard the remaining output: flushing it at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

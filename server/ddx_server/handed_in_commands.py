@@ -1,4 +1,4 @@
-"""`ddx facts` and `ddx add-finding`: what a person or an agent hands in beside the material."""
+"""`ddx facts` and `ddx add-finding`: facts and findings that a person or an agent submits."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from ddx_tools.model.errors import UsageError
 
 FACTS = Annotated[
     list[str] | None,
-    typer.Option("--fact", help="What you know, of a closed list (ddx facts): works_on_one_node=no. Several times."),
+    typer.Option(
+        "--fact", help="A fact that you know, from the list that ddx facts prints: works_on_one_node=no. Repeatable."
+    ),
 ]
 FINDINGS = Annotated[
-    Path | None, typer.Option(help="Findings that `ddx add-finding --keep FILE` kept.", metavar="FILE")
+    Path | None, typer.Option(help="File of findings written by `ddx add-finding --keep FILE`.", metavar="FILE")
 ]
 
 
 def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
-    """What was submitted, as findings. Raises UsageError and UnreadableInput."""
+    """The submitted facts and findings, as findings. Raises UsageError and UnreadableInput."""
     from ddx_tools.diagnosis.submitted import fact_finding, read_handed_in
 
     told = [fact_finding(fact) for fact in facts]
@@ -38,13 +40,13 @@ def handed_in(facts: Sequence[str], file: Path | None) -> list[Finding]:
 
 
 _FEW_CODES = 12
-"""So many are listed with their attributes."""
+"""Up to this many codes are listed with their attributes."""
 
 
 def facts(
     codes: Annotated[
         str | None,
-        typer.Option(metavar="WORD", help="List the finding codes that contain a word instead ('' for all)."),
+        typer.Option(metavar="WORD", help="List the finding codes that contain this word instead ('' for all)."),
     ] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
@@ -68,7 +70,9 @@ def _print_codes(word: str, as_json: bool) -> None:
 
     listed = codes_with(word)
     if not listed:
-        raise UsageError(f"no finding code has {word!r}", "ddx facts --codes '' lists all; one word at a time.")
+        raise UsageError(
+            f"no finding code has {word!r}", "ddx facts --codes '' lists all. Search for one word at a time."
+        )
     types = {code: {name: kind.words for name, kind in sorted(attributes_of(code).items())} for code in listed}
     if as_json:
         print_json(json.dumps({code: {"says": says, "attributes": types[code]} for code, says in listed.items()}))
@@ -81,18 +85,20 @@ def _print_codes(word: str, as_json: bool) -> None:
 
 
 def add_finding(
-    code: Annotated[str, typer.Argument(help="A finding code of the registry: rank.raised", show_default=False)],
+    code: Annotated[str, typer.Argument(help="A finding code from ddx facts --codes: rank.raised", show_default=False)],
     target: TARGET = None,
-    quote: Annotated[str, typer.Option(help="Verbatim, as it stands in the source.")] = "",
-    source: Annotated[str, typer.Option(help="What shows it: material rank3.log:41, rank 3, …")] = "",
-    ranks: Annotated[str, typer.Option(help="Whom it is about: 3, or 0-7,9.")] = "",
+    quote: Annotated[str, typer.Option(help="The quote, verbatim from the source.")] = "",
+    source: Annotated[str, typer.Option(help="The source of the quote: material rank3.log:41, rank 3, …")] = "",
+    ranks: Annotated[str, typer.Option(help="Ranks that the finding is about: 3, or 0-7,9.")] = "",
     attribute: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, as the registry names it. Several times.")
+        list[str] | None, typer.Option(help="An attribute, NAME=VALUE, as ddx facts --codes lists it. Repeatable.")
     ] = None,
-    keep: Annotated[Path | None, typer.Option(help="Add it to this file, for ddx why --findings FILE.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Append the finding to this file, for ddx why --findings FILE.")
+    ] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Submit what you read and ddx did not recognise: the quote is checked, and the answer is made again."""
+    """Submit something that you read and ddx did not recognise: ddx checks the quote and diagnoses again."""
     from ddx_server.render.diagnosis import render_diagnosis, show_command
     from ddx_server.serve.diagnosis_payload import diagnosis_json
     from ddx_tools.diagnosis.submitted import HandedIn, read_handed_in
@@ -102,7 +108,7 @@ def add_finding(
     attributes = {name: _value(value) for name, _, value in (text.partition("=") for text in attribute or ())}
     about = parse_ranks(ranks) if ranks else []
     if not (quote and source):
-        raise UsageError("a finding rests on a quote and says where it stands", "--quote TEXT --source 'material F:41'")
+        raise UsageError("a finding needs a quote and its source", "--quote TEXT --source 'material F:41'")
     one = HandedIn(code=code, ranks=about, quote=quote, source=source, attributes=attributes)
     kept = read_handed_in(keep.read_bytes()) if keep and keep.exists() else []
     with progress_line(quiet=as_json) as progress:

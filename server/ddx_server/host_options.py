@@ -1,4 +1,4 @@
-"""The options that say on which hosts to look, the same for every command, and what a host among many runs."""
+"""The options that select hosts, the same for every command, and `ddx node`, which runs on each selected host."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ HOSTS_OPTION = Annotated[
         "--hostfile",
         rich_help_panel=_PANEL,
         show_default=False,
-        help="Diagnose all of them at once: node\\[001-128], a,b,c, @group, a hostfile (also of MPI), or auto: as "
-        "Slurm's or MPI's variables say.",
+        help="Diagnose all these hosts at once: node\\[001-128], a,b,c, @group, a hostfile (also MPI's), or auto: from "
+        "Slurm's or MPI's variables.",
     ),
 ]
 SLURM_OPTION = Annotated[
     str,
     typer.Option(
-        "--slurm", rich_help_panel=_PANEL, show_default=False, help="The hosts of this job of Slurm, by srun."
+        "--slurm", rich_help_panel=_PANEL, show_default=False, help="The hosts of this Slurm job, reached by srun."
     ),
 ]
 K8S_OPTION = Annotated[
@@ -35,13 +35,16 @@ K8S_OPTION = Annotated[
         "--k8s",
         rich_help_panel=_PANEL,
         show_default=False,
-        help="The pods of this selector, by kubectl exec: 'app=train -n NAMESPACE -c CONTAINER'.",
+        help="The pods of this selector, reached by kubectl exec: 'app=train -n NAMESPACE -c CONTAINER'.",
     ),
 ]
 VIA_OPTION = Annotated[
     str,
     typer.Option(
-        "--via", rich_help_panel=_PANEL, show_default=False, help="What starts a command there: 'ssh -p 2222 %host'."
+        "--via",
+        rich_help_panel=_PANEL,
+        show_default=False,
+        help="The command that reaches a host: 'ssh -p 2222 %host'.",
     ),
 ]
 GATEWAYS_OPTION = Annotated[
@@ -51,7 +54,7 @@ GATEWAYS_OPTION = Annotated[
         metavar="FILE",
         rich_help_panel=_PANEL,
         show_default=False,
-        help="Ask them by ssh through gateways, as this topology.conf of ClusterShell says.",
+        help="Reach the hosts by ssh through gateways, as this ClusterShell topology.conf says.",
     ),
 ]
 DEADLINE_OPTION = Annotated[
@@ -60,7 +63,7 @@ DEADLINE_OPTION = Annotated[
         "--deadline",
         rich_help_panel=_PANEL,
         min=1,
-        help="Seconds until the answer, even if some hosts are silent then.",
+        help="Answer after this many seconds, even if some hosts have not answered.",
     ),
 ]
 HOST_OPTIONS = {
@@ -71,11 +74,11 @@ HOST_OPTIONS = {
     "gateways": (GATEWAYS_OPTION, ""),
     "deadline": (DEADLINE_OPTION, 60.0),
 }
-"""By name of the parameter: what it is, and its default."""
+"""For each parameter name: its option and its default."""
 
 
 def reach(hosts: str, slurm: str, k8s: str, via: str, gateways: str, deadline: float) -> Reach | None:
-    """The hosts that somebody named. Raises UsageError."""
+    """The hosts selected by the options, and how to reach them; None if none is selected. Raises UsageError."""
     if not (hosts or slurm or k8s):
         return None
     from ddx_tools.sources.cluster.targets import reach_of
@@ -84,13 +87,17 @@ def reach(hosts: str, slurm: str, k8s: str, via: str, gateways: str, deadline: f
 
 
 def node(
-    plan: Annotated[str, typer.Option(help="What to look at, as `ddx why --hosts` writes it. Default: all.")] = "",
-    at: Annotated[float | None, typer.Option(help="When, in seconds since the epoch. Default: now.")] = None,
-    job: Annotated[str, typer.Option(help="Which job, by a variable of its ranks: SLURM_JOB_ID=4242.")] = "",
-    most_bytes: Annotated[int, typer.Option(min=1, help="Of the answer, packed.")] = 8 << 20,
-    raw: Annotated[bool, typer.Option("--raw", help="Send the raw material, too, not only the rows.")] = False,
+    plan: Annotated[
+        str, typer.Option(help="What to capture, as `ddx why --hosts` writes it. Default: everything.")
+    ] = "",
+    at: Annotated[float | None, typer.Option(help="When to capture, in seconds since the epoch. Default: now.")] = None,
+    job: Annotated[
+        str, typer.Option(help="Which job, by an environment variable of its ranks: SLURM_JOB_ID=4242.")
+    ] = "",
+    most_bytes: Annotated[int, typer.Option(min=1, help="Maximum size of the packed answer.")] = 8 << 20,
+    raw: Annotated[bool, typer.Option("--raw", help="Send the raw material as well as the rows.")] = False,
 ) -> None:
-    """Look at the job on this host and write what was seen to standard output: `ddx why --hosts` starts it on each."""
+    """Capture the job on this host and write the result to standard output; `ddx why --hosts` runs this everywhere."""
     from ddx_tools.investigation.many_hosts.node import answer
     from ddx_tools.sources.hosts.local import LocalHost
 

@@ -1,4 +1,4 @@
-"""`ddx playbook new ID`: the page of a new cause, ready to be filled in."""
+"""`ddx playbook new ID`: creates the page of a new cause, ready to be filled in."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PAGE = """\
 ---
 kind: cause
 id: {id}
-title: the rank …            # goes on behind "Rank 3 at train.py:41: "
-category: rank-absent        # as of its neighbours: ddx playbook
+title: the rank …            # continues "Rank 3 at train.py:41: "
+category: rank-absent        # that of similar causes: ddx playbook
 symptoms: [hang]
 refines: [rank-stuck]        # the more general cause
 decides:
@@ -24,7 +24,7 @@ decides:
     says: "{{odd.ranks}} sleeps at {{odd.place}}"
 culprits: [odd]
 fix: ["What to change, and where."]
-verify: ["What is seen when it is fixed."]
+verify: ["What you see once it is fixed."]
 ---
 
 What happens, and why, in one paragraph for a tired person.
@@ -37,17 +37,19 @@ What happens, and why, in one paragraph for a tired person.
 
 ## What the evidence does not prove
 
-- What looks the same and is another cause; what NCCL and Gloo show differently.
+- Other causes that look the same; what NCCL and Gloo show differently.
 """
 
 
 def write_page(page_id: str) -> Path:
-    """Write the page of a new cause below `playbooks/causes`, or here where that is not; raises UsageError."""
+    """Write the page of a new cause to `playbooks/causes`, or here if there is no such folder. Raises UsageError."""
     if not _ID.fullmatch(page_id):
-        raise UsageError(f"{page_id[:80]!r} is no id of a cause", "Lower-case words with dashes: loader-out-of-files.")
+        raise UsageError(
+            f"{page_id[:80]!r} is not a valid cause id", "Use lower-case words with dashes: loader-out-of-files."
+        )
     known = load_playbooks()
     if page_id in known.causes or page_id in known.symptoms:
-        raise UsageError(f"there is a page {page_id!r} already", f"Read it: ddx playbook {page_id}")
+        raise UsageError(f"there is already a page {page_id!r}", f"Read it: ddx playbook {page_id}")
     folder = Path("playbooks/causes")
     place = (folder if folder.is_dir() else Path()) / f"{page_id}.md"
     try:

@@ -1,4 +1,4 @@
-"""`ddx post-mortem`: the document of an incident, as far as the evidence writes it."""
+"""`ddx post-mortem`: writes an incident's post-mortem as far as the evidence goes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 def post_mortem(
     target: Annotated[
         list[str],
-        typer.Argument(help="A bundle, or files and directories of the job that failed.", show_default=False),
+        typer.Argument(help="A bundle, or files and directories of the failed job.", show_default=False),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The document; one that is there is replaced.")] = Path(
-        "post-mortem.md"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The document to write; an existing one is replaced.")
+    ] = Path("post-mortem.md"),
     baseline: Annotated[
-        Path | None, typer.Option(help="A run that was well: its bundle, logs or records.", metavar="RUN")
+        Path | None, typer.Option(help="A healthy run: its bundle, logs or records.", metavar="RUN")
     ] = None,
     fixed: Annotated[
-        Path | None, typer.Option(help="A run with the fix: it is the proof if it is healthy.", metavar="RUN")
+        Path | None, typer.Option(help="A run with the fix; if it is healthy, it proves the fix.", metavar="RUN")
     ] = None,
     repo: Annotated[
         Path | None,
-        typer.Option(help="The checkout of the program that ran, to name the commit of the lines.", metavar="DIR"),
+        typer.Option(help="The checkout of the program that ran, to name the commit of each line.", metavar="DIR"),
     ] = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Write the post-mortem of a job: impact, timeline, diagnosis, root cause, reproducer, fix, proof, prevention.
+    """Write a job's post-mortem: impact, timeline, diagnosis, root cause, reproducer, fix, proof, prevention.
 
-    What the evidence says is filled in, with its quotes and the commands that show them again. What it cannot say is
-    left as a question. Beside the document goes the script of `ddx repro`, where the fault has one.
+    It is filled in from the evidence, with quotes and the commands that show them again. Questions mark what the
+    evidence does not say. If the fault can be reproduced, the script of `ddx repro` is written beside the document.
     """
     from ddx_server.post_mortem.document import post_mortem as document
     from ddx_server.post_mortem.document import sections
@@ -58,7 +58,7 @@ def post_mortem(
     else:
         console().print(safe(f"{facts.said.verdict.upper()}  {facts.said.headline}", "bold"))
         beside = f", and its reproducer: {facts.repro}" if facts.repro else ""
-        console().print(safe(f"written: {out}, with {asked} questions that are left to you{beside}"))
+        console().print(safe(f"written: {out}, with {asked} questions left for you to answer{beside}"))
     exit_with(facts.said)
 
 
@@ -105,7 +105,7 @@ def _facts(
 
 
 def _reproducer(store: Store, said: Diagnosis, out: Path) -> tuple[Path | None, str]:
-    """The script beside the document, or why there is none."""
+    """Write the reproducer beside the document; return its path, or None and the reason."""
     from ddx_tools.model.errors import UsageError
     from ddx_tools.repro.script import reproduce
 

@@ -1,4 +1,4 @@
-"""Turns the probe list into sub-commands: a probe's arguments model is its options, declared nowhere else."""
+"""Turns each probe into a sub-command whose options come from the probe's arguments model."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from ddx_tools.probes.registry import LIVE_PROBES, PROBES
 
 _EXPLAIN_OPTION = Annotated[
     list[str] | None,
-    typer.Option("--explain", help="Explain this variable, and check nothing else; may be repeated.", metavar="NAME"),
+    typer.Option("--explain", help="Only explain this variable and check nothing; repeatable.", metavar="NAME"),
 ]
 _LAUNCHER = "launcher"
-"""An argument that is no option: a command behind two dashes, `ddx preflight -- torchrun …`."""
+"""The argument that is not an option but a command after two dashes: `ddx preflight -- torchrun …`."""
 
 
 def mount_probes(app: typer.Typer) -> None:
-    """Add one sub-command per probe."""
+    """Add one sub-command per probe to the app."""
     for probe in PROBES:
         help_text = probe.description if probe.read_only else f"{probe.description} (Not read-only: see above.)"
         app.command(
@@ -50,7 +50,7 @@ def mount_probes(app: typer.Typer) -> None:
 
 
 def _examples(probe: Probe[Any]) -> str:
-    """One line each: an empty line between two keeps them apart in rich's help."""
+    """The probe's examples, separated by empty lines so that rich's help keeps one per line."""
     lines = (f"[bold]ddx {probe.command} {escape(typed)}[/bold]  {what}" for typed, what in probe.examples.items())
     return "\n\n".join(lines)
 
@@ -121,9 +121,10 @@ def _explain(probe: Probe[Any], names: list[str], *, as_json: bool) -> None:
 
 
 def _is_command(words: list[str]) -> bool:
-    """Whether it is something to start, such as `torchrun --nnodes 2` or `./launch.sh`, rather than results to read.
+    """Whether the words are a command to start, such as `torchrun --nnodes 2` or `./launch.sh`, not results to read.
 
-    A file comes before a program of the same name; what is neither shall be told in the words of who starts it.
+    A file takes precedence over a program of the same name. If it is neither, it counts as a command, so that starting
+    it produces the error message.
     """
     if not words or not Path(words[0]).exists():
         return bool(words)
@@ -147,7 +148,7 @@ def _export_parameter(name: str, export: Export) -> inspect.Parameter:
 
 
 def _bounds(field: FieldInfo) -> dict[str, Any]:
-    """`ge` and `le` of the model as the option's range, so that a wrong value is explained by the command line."""
+    """The model's `ge` and `le` as the option's range, so that the command line itself rejects a wrong value."""
     if _plain_type(field.annotation) not in (int, float):
         return {}
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What an undecided `ddx why` asks at a terminal: up to three facts, those that separate the open causes most."""
+"""The questions of an undecided `ddx why` at a terminal: up to three facts that best separate the open causes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VALUES = {"y": "yes", "n": "no"}
 
 
 def with_answers(found: Investigation, diagnosis: Diagnosis) -> Diagnosis:
-    """The answer with what a person at the terminal knows, printed if that was asked for; else the answer as it is."""
+    """Ask the person at the terminal for facts; print and return the new diagnosis, or return the given one."""
     from ddx_server.render.diagnosis import render_diagnosis
 
     if diagnosis.verdict is not Verdict.UNDECIDED or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -28,12 +28,12 @@ def with_answers(found: Investigation, diagnosis: Diagnosis) -> Diagnosis:
     now = found.diagnose().model_copy(update={"shown_by": diagnosis.shown_by})
     render_diagnosis(now, console())
     words = [*sys.argv[1:], *(word for fact in told for word in ("--fact", fact)), "--no-ask"]
-    console().print(safe(f"the same without questions: {shlex.join(['ddx', *words])}", "dim"), soft_wrap=True)
+    console().print(safe(f"to get this answer without questions: {shlex.join(['ddx', *words])}", "dim"), soft_wrap=True)
     return now
 
 
 def ask_for_facts(found: Investigation) -> list[str]:
-    """Ask, and add what is answered to the investigation: `NAME=yes|no` of each answer, in order."""
+    """Ask for facts and add the answers to the investigation; return them as `NAME=yes|no`, in order."""
     from ddx_tools.diagnosis.playbook import load_playbooks
     from ddx_tools.diagnosis.questions import separating_fact
     from ddx_tools.diagnosis.submitted import fact_finding
@@ -46,7 +46,7 @@ def ask_for_facts(found: Investigation) -> list[str]:
             break
         if not asked:
             console().print(
-                safe("Up to three questions that would tell more (y, n, ? for unknown; Enter ends):", "bold")
+                safe("Up to three questions would narrow it down (y, n, ? for unknown; Enter stops):", "bold")
             )
         asked.append(name)
         answer = _answer(name)
@@ -61,7 +61,7 @@ def ask_for_facts(found: Investigation) -> list[str]:
 
 
 def _answer(name: str) -> str:
-    """`y`, `n`, `?`, or nothing where the questions are to end."""
+    """Ask one question and return `y`, `n` or `?`, or "" to stop asking."""
     from ddx_tools.knowledge.facts import known_facts
 
     try:

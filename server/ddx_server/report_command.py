@@ -1,4 +1,4 @@
-"""`ddx report`: an answer as one HTML file, to forward."""
+"""`ddx report`: writes an answer as one HTML file, to forward."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ddx_server.render.safe_text import safe
 REPORT_OPTION = Annotated[
     Path | None,
     typer.Option(
-        "--report", help="Write the answer as one HTML page, too; one that is there is replaced.", metavar="FILE"
+        "--report", help="Also write the answer as one HTML page; an existing file is replaced.", metavar="FILE"
     ),
 ]
 
 
 def refuse_page(out: Path | None) -> None:
-    """Say at once, before anything is captured, that a page cannot be written there. Raises UsageError."""
+    """Raise UsageError if a page cannot be written to this path, before anything is captured."""
     from ddx_tools.investigation.exports import refuse_unwritable
 
     if out:
@@ -38,9 +38,9 @@ def refuse_page(out: Path | None) -> None:
 
 def report(
     target: TARGET = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file; one that is there is replaced.")] = Path(
-        "report.html"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The HTML file to write; an existing one is replaced.")
+    ] = Path("report.html"),
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
@@ -51,8 +51,8 @@ def report(
 ) -> None:
     """Write the answer as one HTML page to forward: pictures, evidence, reasons. It loads nothing from the network.
 
-    For whoever is not at this terminal: on a phone at night, or in the morning. Known kinds of secrets are replaced.
-    The exit code is that of the answer, as of `ddx why`.
+    It is for people away from this terminal, such as on a phone at night. Known kinds of secrets are replaced. The exit
+    code is that of the answer, as with `ddx why`.
     """
     from ddx_server.render.diagnosis import show_command
     from ddx_server.report.page import write_report

@@ -1,4 +1,4 @@
-"""`ddx repro`: a minimal script of the collective fault in a bundle, flight records or logs."""
+"""`ddx repro`: writes a minimal script that reproduces a collective fault found in a bundle, flight records or logs."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _MOST_BYTES = 4 << 30
 
 def repro(
     target: TARGET = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The script; a file that is there is replaced.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The script to write; an existing file is replaced.")] = Path(
         "repro.py"
     ),
-    tiny: Annotated[bool, typer.Option("--tiny", help="Small tensors, which keep the order of the sizes.")] = False,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Use small tensors, in the same order of size.")] = False,
     run: Annotated[
         bool,
         typer.Option(
             "--run",
-            help="Run it and its healthy twin here, to prove that it reproduces. It starts processes; without, a file "
-            "is written and nothing else.",
+            help="Run the script and its healthy twin here, to prove that it reproduces the fault. This starts "
+            "processes; without --run, ddx only writes the file.",
         ),
     ] = False,
-    backend: Annotated[Literal["gloo", "nccl"], typer.Option(help="With --run: nccl wants a GPU for each rank.")] = (
-        "gloo"
-    ),
+    backend: Annotated[
+        Literal["gloo", "nccl"], typer.Option(help="With --run: the backend; nccl needs one GPU per rank.")
+    ] = ("gloo"),
     deadline: Annotated[
-        float, typer.Option(min=1, help="With --run: it hangs if nothing moves for so many seconds.")
+        float, typer.Option(min=1, help="With --run: it counts as hung after this many seconds without progress.")
     ] = 20.0,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Write the smallest script that does what the ranks did: same groups, operations, sizes, types and order.
+    """Write the smallest script that repeats what the ranks did: same groups, operations, sizes, types and order.
 
-    `python repro.py` then hangs or fails as the job did, `python repro.py --healthy` runs through. Exit code with
-    --run: 1 if it reproduces, 3 if not.
+    `python repro.py` then hangs or fails like the job; `python repro.py --healthy` runs to completion. The exit code
+    with --run is 1 if it reproduces, 3 if not.
     """
     from ddx_tools.evidence.store import Store
     from ddx_tools.investigation.run import investigate
@@ -65,7 +65,7 @@ def repro(
         ran: list[ReproRun] = []
         if run:
             if made.bytes_a_rank > _MOST_BYTES:
-                raise UsageError(f"{out} needs {made.bytes_a_rank >> 30} GiB a call", "Add --tiny.")
+                raise UsageError(f"{out} needs {made.bytes_a_rank >> 30} GiB per call", "Add --tiny.")
             for healthy in (False, True):
                 progress(f"running {out}{' --healthy' if healthy else ''}")
                 ran.append(run_script(out, healthy=healthy, backend=backend, deadline_s=deadline))

@@ -1,4 +1,4 @@
-"""`ddx similar`: known cases that are like the present one."""
+"""`ddx similar`: finds known cases like the present one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from ddx_server.render.safe_text import safe
 def similar(
     target: TARGET = None,
     about: Annotated[
-        str, typer.Option(help="A message, an operation, versions, devices: 'ibv_modify_qp failed 110, NCCL 2.21.5'.")
+        str,
+        typer.Option(
+            help="Message, operation, versions or devices to look up: 'ibv_modify_qp failed 110, NCCL 2.21.5'."
+        ),
     ] = "",
-    most: Annotated[int, typer.Option(help="So many cases.", min=1, max=20)] = 3,
+    most: Annotated[int, typer.Option(help="Maximum number of cases.", min=1, max=20)] = 3,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Show confirmed cases and known bugs that are like this one. They are no evidence; each says what differs."""
+    """Show confirmed cases and known bugs like this one. They are not evidence; each says what differs."""
     from ddx_tools.diagnosis.casebook import similar_to
     from ddx_tools.investigation.run import investigate
 
@@ -38,4 +41,4 @@ def similar(
         )
         console().print(safe(f"     {one.link}", "dim"), soft_wrap=True)
     if not told:
-        console().print("Nothing in the casebook is like this.")
+        console().print("The casebook has no similar case.")

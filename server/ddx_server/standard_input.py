@@ -1,4 +1,4 @@
-"""`-` as a target: what comes in on standard input, as a file for the time of the investigation."""
+"""`-` as a target: standard input, kept in a file during the investigation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CHUNK_BYTES = 1 << 20
 
 @contextmanager
 def on_disk(target: Sequence[str]) -> Iterator[list[str]]:
-    """The target with `-` replaced by a file that holds standard input. Raises UsageError if there is none."""
+    """Yield the target with `-` replaced by a file that holds standard input. Raises UsageError without input."""
     if "-" not in target:
         yield list(target)
         return
     if sys.stdin is None or sys.stdin.isatty():
-        raise UsageError("nothing is piped into ddx", "Pipe a log in (cat train.log | ddx why -), or name the file.")
+        raise UsageError("nothing is piped into ddx", "Pipe in a log (cat train.log | ddx why -), or name the file.")
     with temporary_directory("stdin") as directory:
         file = Path(directory) / "stdin.log"
         _copy(sys.stdin.buffer, file)
@@ -30,15 +30,15 @@ def on_disk(target: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _copy(stream: BinaryIO, file: Path) -> None:
-    """All of a stream: its end is where a job says how it died, so a part of it would not do."""
+    """Copy a whole stream: its end says how the job died, so a part would not do."""
     size = 0
     with file.open("wb") as out:
         while chunk := stream.read(_CHUNK_BYTES):
             size += len(chunk)
             if size > _LIMIT_BYTES:
                 raise UsageError(
-                    "more than 4 GiB came in on standard input", "Keep it in a file, and name that: ddx why train.log"
+                    "more than 4 GiB on standard input", "Save it to a file and name that: ddx why train.log"
                 )
             out.write(chunk)
     if not size:
-        raise UsageError("standard input was empty", "Pipe a log in (cat train.log | ddx why -), or name the file.")
+        raise UsageError("standard input was empty", "Pipe in a log (cat train.log | ddx why -), or name the file.")

@@ -1,4 +1,4 @@
-"""The entry point. While modules load, an interrupt ends ddx as it ends any program: without a traceback."""
+"""The entry point. While modules load, an interrupt ends ddx without a traceback."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 
 
 def main() -> None:
-    """Load the command line, and run it."""
+    """Load and run the command line."""
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # who ignores interrupts goes on doing so
+    if before is signal.default_int_handler:  # if interrupts are ignored, they stay ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from ddx_server.cli import main as run
 

@@ -1,4 +1,4 @@
-"""`ddx run` and `ddx watch`: a job while it runs, with nobody beside it or somebody who looks on."""
+"""`ddx run` and `ddx watch`: attend to a job while it runs, unattended or for a person who watches."""
 
 from __future__ import annotations
 
@@ -13,30 +13,32 @@ from ddx_server.render.output import console
 from ddx_server.report_command import REPORT_OPTION, refuse_page
 
 LAUNCH_COMMAND = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-"""What follows on our own options is the launcher's."""
+"""Everything after our own options belongs to the launcher."""
 
 
 def run(
     command: Annotated[list[str], typer.Argument(help="The launch command: torchrun --nproc-per-node 8 train.py …")],
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where logs and records go. Default: ddx-runs/<time>-<pid>.")
+        Path | None, typer.Option("--dir", help="Directory for logs and records. Default: ddx-runs/<time>-<pid>.")
     ] = None,
     stall_after: Annotated[
         float,
         typer.Option(
-            help="Capture (never kill) after at most this many seconds without a step or a collective; 0: never. "
-            "Earlier if a timeout of the job is shorter, or its steps are faster."
+            help="Capture (never kill) the job after at most this many seconds without a step or a collective; 0: "
+            "never. Earlier if a timeout of the job is shorter or its steps are faster."
         ),
     ] = 300.0,
-    rank_logs: Annotated[bool, typer.Option(help="Let torchrun keep a log per rank.")] = True,
+    rank_logs: Annotated[bool, typer.Option(help="Make torchrun write a log per rank.")] = True,
     notify: Annotated[
         str | None,
-        typer.Option(help="A command that gets each answer as JSON on standard input: 'curl -sd @- https://…'."),
+        typer.Option(help="A command that receives each answer as JSON on standard input: 'curl -sd @- https://…'."),
     ] = None,
-    notify_file: Annotated[Path | None, typer.Option(help="A file that gets each answer as a line of JSON.")] = None,
+    notify_file: Annotated[
+        Path | None, typer.Option(help="A file to which each answer is appended as a line of JSON.")
+    ] = None,
     page: REPORT_OPTION = None,
     look_on: Annotated[
-        str | None, typer.Option(help="USR1 or USR2: capture when this signal arrives, and do not pass it on.")
+        str | None, typer.Option(help="USR1 or USR2: capture on this signal and do not pass it on.")
     ] = None,
     grace: Annotated[
         float, typer.Option(help="Seconds from the scheduler's SIGTERM to its SIGKILL; a last capture may take half.")
@@ -45,17 +47,17 @@ def run(
     consistency: Annotated[
         str,
         typer.Option(
-            help="Steps of the optimizer (0-3,100, or /500 for each 500th) before which ranks write down what they "
-            "hold, for `ddx consistency`.",
+            help="Optimizer steps (0-3,100, or /500 for every 500th) before which ranks record fingerprints of their "
+            "state, for `ddx consistency`.",
             metavar="STEPS",
         ),
     ] = "",
 ) -> None:
     """Start a job so that its next hang explains itself: `ddx run -- torchrun --nproc-per-node 8 train.py`.
 
-    Sets the variables that make a hang diagnosable (without overriding yours), keeps logs and flight records in one
-    directory, prints the diagnosis into the job's output when it makes no progress or fails, and passes signals and the
-    exit code through. docs/unattended.md has recipes for Slurm and Kubernetes.
+    Sets the variables that make a hang diagnosable (without overriding yours) and keeps logs and flight records in one
+    directory. Prints the diagnosis into the job's output when the job makes no progress or fails. Passes signals and
+    the exit code through. docs/unattended.md has recipes for Slurm and Kubernetes.
     """
     from ddx_server.run import Notifier, RunOptions, look_signal, run_command, steps_of
 
@@ -77,7 +79,7 @@ def run(
 def watch(
     pid: Annotated[
         list[str] | None,
-        typer.Argument(help="Of the launcher or any rank. Default: the job on this host.", show_default=False),
+        typer.Argument(help="Pid of the launcher or any rank. Default: the job on this host.", show_default=False),
     ] = None,
     interval: Annotated[float, typer.Option(min=0.2, help="Seconds between samples.")] = 2.0,
     hosts: HOSTS_OPTION = "",
@@ -88,10 +90,10 @@ def watch(
     rows: Annotated[bool, typer.Option("--rows", hidden=True)] = False,
     job: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Show what each rank of a live job does: moves, waits in which collective, is elsewhere, is gone.
+    """Show the state of each rank of a live job: it moves, waits in a collective, is outside it, or is gone.
 
-    A grid on a terminal; elsewhere a line whenever something has changed. Who waits is known of jobs that were
-    started by `ddx run`. With --hosts, --slurm or --k8s the ranks of all hosts stand in one grid.
+    Draws a grid on a terminal; otherwise prints a line whenever something changes. Only for jobs started by `ddx run`
+    is it known who waits. With --hosts, --slurm or --k8s, one grid shows the ranks of all hosts.
     """
     from ddx_server.watch import tell_rows, watch_command
 

@@ -165,8 +165,8 @@ def test_two_systems_are_compared_whatever_they_are_called(run: Run, tmp_path: P
     assert "0 only before, 0 only now" in shown
     assert code == 0
     all_of_them.write_text(run.to_json())
-    assert "one system each" not in ddx_evals("compare", before, before)[1]
-    assert "one system each" not in ddx_evals("compare", before, all_of_them)[1]
+    assert "each has only one system" not in ddx_evals("compare", before, before)[1]
+    assert "each has only one system" not in ddx_evals("compare", before, all_of_them)[1]
 
 
 def test_what_answers_lack_is_said_of_baselines_on_request(run: Run, tmp_path: Path) -> None:

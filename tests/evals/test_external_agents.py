@@ -157,7 +157,7 @@ def test_a_failed_try_says_what_the_agent_said_and_where_to_look(tmp_path: Path)
     (one,) = tries(tmp_path / "answers")
     assert "No such file" in shown
     assert str(one.directory / OUTPUT) in shown
-    assert "only what --see names" in shown
+    assert "sees only those of your files that --see names" in shown
     assert "no try could be scored" in shown
     assert code == 2
 
@@ -183,7 +183,7 @@ def test_tries_of_two_systems_are_not_mixed(tmp_path: Path) -> None:
     )
     check_free_of_others(tmp_path, "mine")
     other = CommandAgent(["true"], Arm(Tools.NONE), 60, system="other")
-    with pytest.raises(UsageError, match="holds tries of mine") as refused:
+    with pytest.raises(UsageError, match="has tries of mine") as refused:
         run_agent(other, [HUNG], [View.FULL], tmp_path)
     assert f"--answers {tmp_path}-other" in refused.value.help
     assert [each.system for each in score_tries(tries(tmp_path))] == ["mine"]
@@ -258,7 +258,7 @@ def test_a_very_long_log_is_cut_to_its_end() -> None:
     text = told("Why?", Arm(Tools.NONE), {"a.log": "first\n" + "x" * 500_000 + "\nlast", "b.log": "\x1b[31mred\u202e"})
     assert len(text) < 60_000
     assert "last" in text
-    assert "first" not in text.partition("The log, data of a job")[2]
+    assert "first" not in text.partition("The log, data from a job")[2]
     assert not {"\x1b", "\u202e"} & set(text)
 
 

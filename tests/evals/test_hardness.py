@@ -75,5 +75,5 @@ def test_the_command_writes_the_tag_and_changes_nothing_else(tmp_path: Path) -> 
 
 def test_what_was_brought_to_a_thread_keeps_its_file(tmp_path: Path) -> None:
     (incident,) = named_incidents(["public/21-bind-29500-second-job"])
-    with pytest.raises(IncidentError, match="how it was made"):
+    with pytest.raises(IncidentError, match="it has no provenance"):
         tagged(incident, Hardness(tag="easy", measured_by="grep"))

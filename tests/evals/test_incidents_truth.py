@@ -59,12 +59,12 @@ def test_no_file_that_was_brought_is_called_after_a_cause() -> None:
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown cause": ({"cause": "gremlins"}, "no such cause: gremlins"),
-    "a cause that is innocent, too": ({"innocent": ["uneven-data"]}, "right and innocent at once"),
+    "a cause that is innocent, too": ({"innocent": ["uneven-data"]}, "both right and innocent"),
     "the category of another page": ({"category": "network"}, "the page of uneven-data says"),
     "no canary": ({"canary": ""}, "lacks the canary"),
-    "another id": ({"id": "ffff"}, "the same hex digits"),
-    "no key fact": ({"evidence": []}, "rest on a key fact"),
-    "a fact in no file": ({"evidence": [{"artefact": "raw/*.core", "pattern": "x"}]}, "no file of the bundle"),
+    "another id": ({"id": "ffff"}, "the same 4 to 12 hex digits"),
+    "no key fact": ({"evidence": []}, "needs a key fact"),
+    "a fact in no file": ({"evidence": [{"artefact": "raw/*.core", "pattern": "x"}]}, "no file in the bundle"),
     "a fact that nothing shows": (
         {"evidence": [{"artefact": "raw/*", "pattern": "no such words"}]},
         "the pattern no such words matches nothing in any file",

@@ -154,7 +154,7 @@ def test_the_viewer_bundles_the_logs_as_a_static_site(logs: Path, tmp_path: Path
 def test_what_is_no_log_is_said_to_be_none(text: bytes, tmp_path: Path) -> None:
     file = tmp_path / "made.eval"
     file.write_bytes(text)
-    with pytest.raises(UnreadableInput, match="holds no results"):
+    with pytest.raises(UnreadableInput, match="has no results"):
         read_log(file)
 
 
@@ -163,7 +163,7 @@ def test_what_cannot_be_run_is_refused_with_what_can() -> None:
 
     with pytest.raises(UsageError, match="no arm"):
         incidents(str(BROUGHT.directory), arm="everything")
-    with pytest.raises(UsageError, match="sandbox of its own"):
+    with pytest.raises(UsageError, match="its own sandbox"):
         incidents(str(BROUGHT.directory), arm="all", agent="claude_code")
     with pytest.raises(UsageError, match="has such a view"):
         incidents("public/21-bind-29500-second-job", views="partial")

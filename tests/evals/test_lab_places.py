@@ -83,7 +83,7 @@ def test_what_one_host_has_set_is_not_set_on_the_other() -> None:
 
 @pytest.mark.needs("torch")
 def test_ranks_that_cannot_be_dealt_out_are_refused() -> None:
-    with LabRun(scenario(hosts=[NODE_A, NODE_B]), 3) as run, pytest.raises(LabError, match="3 ranks cannot be dealt"):
+    with LabRun(scenario(hosts=[NODE_A, NODE_B]), 3) as run, pytest.raises(LabError, match="3 ranks cannot be divided"):
         run.argv  # noqa: B018
 
 
@@ -92,8 +92,8 @@ def test_ranks_that_cannot_be_dealt_out_are_refused() -> None:
     [
         ({"hosts": [NODE_A, NODE_A]}, "two hosts have the same name"),
         ({"hosts": [NODE_A], "unplugged": "node-z"}, "has no node-z"),
-        ({"hosts": [{"name": "node-a", "disks_mib": {"/out": 1}}]}, "below that of the job"),
-        ({"hosts": [{"name": "node-a", "disks_mib": {"../out": 1}}]}, "below that of the job"),
+        ({"hosts": [{"name": "node-a", "disks_mib": {"/out": 1}}]}, "below the job's"),
+        ({"hosts": [{"name": "node-a", "disks_mib": {"../out": 1}}]}, "below the job's"),
         ({"hosts": [{"name": "node a; reboot"}]}, "pattern"),
     ],
 )

@@ -96,7 +96,7 @@ def test_work_directories_are_neutral() -> None:
 def test_an_edit_that_does_not_fit_is_refused(find: str, tmp_path: Path) -> None:
     edit = {"file": "train.py", "find": find, "replace": "x"}
     scenario = Scenario.model_validate({**SCENARIOS["healthy"].model_dump(), "patch": [edit]})
-    with pytest.raises(ScenarioError, match=rf"train\.py holds \d+ times, not once, the text '{find}'"):
+    with pytest.raises(ScenarioError, match=rf"train\.py contains the text '{find}' \d+ times, not once"):
         prepare(scenario, 4, 20, tmp_path)
 
 
@@ -125,7 +125,7 @@ def test_a_place_that_is_not_in_the_job_is_refused(file: str, tmp_path: Path) ->
     data["truth"]["places"] = [{"file": file, "contains": "no such line"}]
     scenario = Scenario.model_validate(data)
     prepare(scenario, 4, 20, tmp_path)
-    with pytest.raises(ScenarioError, match=rf"no line of {file} holds 'no such line'") as raised:
+    with pytest.raises(ScenarioError, match=rf"no line of {file} contains 'no such line'") as raised:
         resolve_truth(scenario, 4, 20, tmp_path)
     assert "scenarios/fewer-batches.yaml" in raised.value.help
 
@@ -140,5 +140,5 @@ def test_a_next_check_can_only_name_ranks_that_the_scenario_gives() -> None:
 def test_a_scenario_without_a_culprit_cannot_be_diagnosed() -> None:
     data = SCENARIOS["killed"].model_dump()
     data["truth"]["culprits"] = {}
-    with pytest.raises(ValueError, match="causes and culprits belong"):
+    with pytest.raises(ValueError, match="causes and culprits must be given"):
         Scenario.model_validate(data)

@@ -43,12 +43,12 @@ def test_an_agent_names_the_culprit_of_a_job_that_runs(tmp_path: Path) -> None:
 
 
 def test_a_shell_that_sees_nothing_of_the_job_is_refused() -> None:
-    with pytest.raises(UsageError, match="does not see the job"):
+    with pytest.raises(UsageError, match="cannot see the job"):
         live("--scenario", "fewer-batches", "--arm", "all")
 
 
 def test_a_scenario_must_exist_and_leave_a_job_to_look_at() -> None:
     with pytest.raises(UsageError, match="there is no scenario"):
         live("--scenario", "nothing-of-the-kind")
-    with pytest.raises(UsageError, match="is gone when it went wrong"):
+    with pytest.raises(UsageError, match="has ended once it goes wrong"):
         live("--scenario", "killed")

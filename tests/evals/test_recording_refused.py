@@ -68,9 +68,9 @@ def test_a_scenario_that_gives_no_usable_incident_is_not_run(
     ("changes", "told"),
     [
         ({"prompt": "Is it uneven-data?"}, "prompt: says 'uneven-data'"),
-        ({"innocent": ["uneven-data"]}, "right and innocent at once: uneven-data"),
+        ({"innocent": ["uneven-data"]}, "both right and innocent: uneven-data"),
         ({"innocent": ["gremlins"]}, "no such cause: gremlins"),
-        ({"evidence": []}, "rest on a key fact"),
+        ({"evidence": []}, "needs a key fact"),
     ],
 )
 def test_a_question_that_gives_no_usable_incident_is_not_asked(
@@ -83,7 +83,7 @@ def test_a_question_that_gives_no_usable_incident_is_not_asked(
 
 
 def test_an_id_that_is_not_neutral_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(IncidentError, match="the same hex digits"):
+    with pytest.raises(IncidentError, match="the same 4 to 12 hex digits"):
         record(SCENARIO, 4, tmp_path / "dev", "zz9")
     assert not (tmp_path / "dev").exists()
 
@@ -125,7 +125,7 @@ def test_what_may_not_be_used_is_kept_where_no_evaluation_finds_it(times: int, t
 
 
 def test_of_a_scenario_without_a_question_the_file_to_write_is_named() -> None:
-    with pytest.raises(UsageError, match="how 'compiling' becomes an incident") as raised:
+    with pytest.raises(UsageError, match="the scenario 'compiling' has no question") as raised:
         question("compiling")
     assert f"Write {lab_dir()}/questions/compiling.yaml" in raised.value.help
     assert (lab_dir() / "questions" / "fewer-batches.yaml").exists()
@@ -136,7 +136,7 @@ def test_of_a_scenario_without_a_question_the_file_to_write_is_named() -> None:
     ("text", "told"),
     [
         ("promt: x", "prompt: field required"),
-        ("[1, 2]", "the whole: input should be a valid dictionary"),
+        ("[1, 2]", "the data: input should be a valid dictionary"),
         ("prompt: [", "while parsing"),
         ("prompt: \x00", "control characters"),
     ],

@@ -142,7 +142,7 @@ def test_a_transcript_lets_an_answer_quote_what_only_a_tool_said(tmp_path: Path)
 def test_a_file_that_is_no_diagnosis_is_a_failed_try(text: str, tmp_path: Path) -> None:
     reports = new_try(tmp_path, HUNG, View.FULL)
     (reports / "diagnosis-1.json").write_text(text)
-    with pytest.raises(UnreadableInput, match="is no diagnosis"):
+    with pytest.raises(UnreadableInput, match="is not a diagnosis"):
         answer_of(reports)
     (result,) = json.loads(ddx_evals("score", tmp_path, "--json")[1])["results"]
     assert result["score"] is None
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_diagnosis_is_a_failed_try(text: str, tmp_path: Path) 
 def test_a_diagnosis_under_another_name_is_said_to_be_so(name: str, tmp_path: Path) -> None:
     reports = new_try(tmp_path, HUNG, View.FULL)
     (reports / name).write_text(published_json(diagnosis()))
-    with pytest.raises(UnreadableInput, match=f"{name} is not read, its name has to be diagnosis-1.json"):
+    with pytest.raises(UnreadableInput, match=f"{name} is ignored: its name must be diagnosis-1.json"):
         answer_of(reports)
     (reports / name).rename(reports / "diagnosis-1.json")
     assert answer_of(reports).diagnosis == diagnosis()
@@ -165,7 +165,7 @@ def test_an_incident_that_is_not_named_with_its_split_is_told_how(name: str) -> 
 
 
 def test_a_directory_without_answers_and_a_view_that_is_none_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no answers"):
+    with pytest.raises(UsageError, match="has no answers"):
         tries(tmp_path)
     with pytest.raises(UsageError, match="has no view partial"), served(BROUGHT, View.PARTIAL, tmp_path):
         pass

@@ -164,5 +164,5 @@ def test_what_would_show_the_truth_is_refused_under_seal(shown: Path) -> None:
 
 
 def test_a_program_that_is_not_there_is_said_to_be_so() -> None:
-    with pytest.raises(UsageError, match="there is nothing"):
+    with pytest.raises(UsageError, match="no such file or directory"):
         CommandAgent(["true"], Arm(Tools.ALL), 10, see=[Path("/nowhere/at/all")]).check([])

@@ -30,8 +30,8 @@ def result(score: CaseScore | None = None, named: str = "python-deadlock 0.90", 
         (scored(undecided()), "verdict undecided wrong"),
         (scored(healthy()), "verdict healthy wrong"),
         (scored(undecided("which kernel?"), view=View.LOG_ONLY), "the next check is not the one that settles it"),
-        (scored(diagnosis(fix=["Raise the timeout to two hours."])), "advice that does harm"),
-        (scored(diagnosis(verdict=Verdict.HEALTHY), HEALTHY), "somebody blamed where all is well"),
+        (scored(diagnosis(fix=["Raise the timeout to two hours."])), "harmful advice"),
+        (scored(diagnosis(verdict=Verdict.HEALTHY), HEALTHY), "a rank blamed in a healthy job"),
     ],
 )
 def test_each_lack_has_its_words(score: CaseScore, lacks: str) -> None:
@@ -58,7 +58,7 @@ def test_lines_are_bounded_for_each_system() -> None:
     wrong = scored(CAUSE_WRONG)
     lines = shortfalls([*(result(wrong, incident=f"{n}") for n in range(23)), result(wrong, system="other")])
     assert len(lines) == 22
-    assert lines[20] == "… and 3 more: --json, or what --out keeps"
+    assert lines[20] == "… and 3 more: --json, or the file of --out"
     assert "other" in lines[21]
 
 

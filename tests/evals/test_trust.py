@@ -30,7 +30,7 @@ def test_an_invented_quote_a_source_that_opens_nothing_and_a_live_probe_are_doub
         wrong = answer.model_copy(update={"evidence": claims, "next_check": check})
         told = list(doubts(case, wrong, store))
     assert len(told) == 3
-    assert "does not show 'never printed'" in told[0] and "opens nothing" in told[1] and "native_stacks" in told[2]
+    assert "does not show 'never printed'" in told[0] and "cannot be opened" in told[1] and "native_stacks" in told[2]
 
 
 def test_an_answer_about_4096_ranks_fits_one_screen(tmp_path: Path) -> None:

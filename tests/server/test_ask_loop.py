@@ -123,12 +123,12 @@ def test_a_model_that_stops_is_reminded_once(converse: Converse) -> None:
 def test_a_model_that_stops_twice_leaves_it_undecided_with_what_the_playbooks_say(converse: Converse) -> None:
     done = converse(lambda _: [text("It is rank 3.")])
     assert len(done.requests) == 2
-    assert "stopped twice without report_diagnosis" in done.asked.ended
+    assert "stopped twice without calling report_diagnosis" in done.asked.ended
     diagnosis = done.asked.diagnosis
     assert diagnosis.verdict == Verdict.UNDECIDED
     assert HEADLINE in diagnosis.headline
     assert diagnosis.chain == ["rank 3 left", "the others wait"]
-    assert diagnosis.missing[0].what == "a conclusion of the model"
+    assert diagnosis.missing[0].what == "a conclusion from the model"
 
 
 def test_a_refusal_is_undecided_and_nothing_in_it_is_called(converse: Converse) -> None:
@@ -162,7 +162,7 @@ def test_words_that_were_cut_off_at_the_limit_of_tokens_go_on(converse: Converse
         return report() if request.turn else Message([text("First, ")], stop_reason="max_tokens")
 
     done = converse(script)
-    assert "Go on from there" in done.requests[1].user_text
+    assert "Continue from there" in done.requests[1].user_text
     assert done.asked.ended == "reported"
 
 

@@ -53,7 +53,7 @@ def test_a_pause_that_the_api_demands_does_not_outlast_the_budget_of_time(conver
     assert done.asked.ended == "the budget of 0.5 s is spent"
 
 
-@pytest.mark.parametrize(("status", "said"), [(401, "key was refused"), (403, "no right"), (404, "no such model")])
+@pytest.mark.parametrize(("status", "said"), [(401, "key was refused"), (403, "no access"), (404, "no such model")])
 def test_a_wrong_key_or_model_is_said_and_not_tried_again(status: int, said: str, converse: Converse) -> None:
     with pytest.raises(UsageError, match=said) as raised:
         converse(lambda _: Failure(status, "some_error", "who are you?"))
@@ -63,7 +63,7 @@ def test_a_wrong_key_or_model_is_said_and_not_tried_again(status: int, said: str
 
 def test_another_refused_request_is_undecided(converse: Converse) -> None:
     done = converse(lambda _: Failure(400, "invalid_request_error", "Your credit balance is too low."))
-    assert done.asked.ended == "the API answers with error 400: Your credit balance is too low."
+    assert done.asked.ended == "the API returned error 400: Your credit balance is too low."
     assert len(done.requests) == 1
 
 

@@ -64,7 +64,7 @@ def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("mine")
-    with pytest.raises(UsageError, match="cannot be kept there"):
+    with pytest.raises(UsageError, match="cannot write the transcript there"):
         AskTranscript(tmp_path / "t.jsonl")
     assert (tmp_path / "t.jsonl").read_text() == "mine"
 

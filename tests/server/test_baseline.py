@@ -49,7 +49,7 @@ def test_a_slower_run_is_seen_beside_the_baseline(run: Any, tmp_path: Path) -> N
     assert code == 0 and "1 s (median of 19)" in out and "tps 12,350" in out
     _, out, _ = run("why", slow, "--good", tmp_path / "kept.json", "--json")
     told = aspects(out)
-    assert told["time of a step"] == ("2 s", "1 s") and told["tps"] == ("6,180", "12,350")
+    assert told["step time"] == ("2 s", "1 s") and told["tps"] == ("6,180", "12,350")
     assert "mfu" not in told
     _, of_the_run, _ = run("why", slow, "--good", good, "--json")
     assert aspects(of_the_run) == told, "the file stands for the run"
@@ -58,14 +58,14 @@ def test_a_slower_run_is_seen_beside_the_baseline(run: Any, tmp_path: Path) -> N
 def test_a_run_like_the_good_one_differs_in_nothing(run: Any, tmp_path: Path) -> None:
     good, like = run_of(tmp_path / "good", 2, 12_340), run_of(tmp_path / "like", 2, 12_338, steps=25)
     _, out, _ = run("why", like, "--good", good, "--json")
-    assert set(aspects(out)) == {"was it well?"}, "nothing shows that it ended"
+    assert set(aspects(out)) == {"was it healthy?"}, "nothing shows that it ended"
 
 
 def test_what_ran_to_its_end_was_well(run: Any, tmp_path: Path) -> None:
     good = run_of(tmp_path / "good", 2, 12_340)
     (good / "run.json").write_text('{"exit_code": 0, "started_at_s": 100, "ended_at_s": 160}')
     _, out, _ = run("why", run_of(tmp_path / "like", 2, 12_338), "--good", good)
-    assert "nothing that both tell is otherwise" in out
+    assert "nothing that both report differs" in out
 
 
 def test_without_a_good_run_the_key_is_null(run: Any, tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def test_two_hosts_alone_stay_undecided() -> None:
     [
         (["node[0-"], "not a list of hosts"),
         (["one"], "1 host"),
-        (["a,b,c", "--bad", "x"], "not numbers"),
-        (["a,b,c", "--bad", "2"], "round 1 has the groups 1 to 1"),
+        (["a,b,c", "--bad", "x"], "not group numbers"),
+        (["a,b,c", "--bad", "2"], "round 1 has groups 1 to 1"),
         (["a,b,c", "--bad", "none", "--bad", "1"], "ended after 1 rounds"),
     ],
 )

@@ -173,7 +173,7 @@ def test_closed_standard_input_is_said() -> None:
 
 def test_saving_where_nothing_can_be_written_is_said(run: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    for place, why in ((tmp_path / "file", "is there already"), (tmp_path / "no" / "x.tar.zst", "cannot be written")):
+    for place, why in ((tmp_path / "file", "already exists"), (tmp_path / "no" / "x.tar.zst", "cannot be written")):
         done = run("why", str(LOGS / "torchrun_raise.log"), "--save", str(place))
         assert (done.code, why in done.err) == (2, True)
     assert (tmp_path / "file").read_text() == "mine"
@@ -192,7 +192,7 @@ def test_a_second_capture_leaves_the_evidence_of_the_first(
         assert run("capture", log, "-o", place).code == 0
         first = (tmp_path / place).stat().st_mtime_ns
         refused = run("capture", log, "-o", place)
-        assert (refused.code, "is there already" in refused.err, "--force" in refused.err) == (2, True, True)
+        assert (refused.code, "already exists" in refused.err, "--force" in refused.err) == (2, True, True)
         assert (tmp_path / place).stat().st_mtime_ns == first
         assert run("capture", log, "-o", place, "--force").code == 0
         assert run("why", place).code == 1
@@ -229,9 +229,9 @@ def test_the_reason_why_nothing_was_read_is_said(run: Any, tmp_path: Path) -> No
     dump = 'Process 41: python train.py\nPython v3.11.4 (/usr/bin/python3.11)\n\nThread 41 (active): "MainThread"\n'
     frames = "    barrier (torch/distributed/distributed_c10d.py:4000)\n    main (train.py:12)\n"
     (tmp_path / "all.txt").write_text(dump + frames + "\n" + dump.replace("41", "42") + frames)
-    assert "nothing says which rank" in run("stacks", str(tmp_path / "all.txt")).err
+    assert "cannot determine which rank" in run("stacks", str(tmp_path / "all.txt")).err
     told = run("why", str(tmp_path / "all.txt")).out
-    assert "nothing says which rank" in told and "rank 0:" in told
+    assert "cannot determine which rank" in told and "rank 0:" in told
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_an_unexpected_error_is_ours_and_shows_no_traceback(run: Any, monkeypatc
     done = run("why", HUNG)
     assert done.code == 70
     assert "ddx failed: RuntimeError: [red]the store" in done.err
-    assert "error of ddx, not of your job" in done.err
+    assert "bug in ddx, not in your job" in done.err
 
 
 def test_an_unexpected_end_of_file_is_ours_too(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def test_the_purpose_of_a_variable_is_printed() -> None:
 
 def test_every_described_variable_and_every_name_that_nothing_reads_is_explained() -> None:
     for name, known in variables().items():
-        assert explained(name)[0] == f"{name}: {known.purpose or 'no purpose is noted'}"
+        assert explained(name)[0] == f"{name}: {known.purpose or 'its purpose is not documented here'}"
     for name, unread in nonexistent().items():
         if name not in variables():
             assert unread.why in explained(name)[0]

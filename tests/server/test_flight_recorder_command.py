@@ -109,12 +109,12 @@ def test_of_a_large_job_a_page_is_shown_with_the_odd_groups_first(run: Any, larg
     (culprit,) = job.truth.culprits
     last = len(job.files) - 1
     world = next(row for row in rows if row["group"] == "default_pg")
-    assert rows[0]["behind"] == f"{culprit} waits nowhere"
-    assert (world["members"], world["behind"]) == (f"0-{last}", f"{culprit} waits nowhere")
+    assert rows[0]["behind"] == f"{culprit} not waiting"
+    assert (world["members"], world["behind"]) == (f"0-{last}", f"{culprit} not waiting")
     assert world["waiting"].startswith(f"0-{last} except {culprit} in all_reduce {world['furthest']}")
     assert int(world["entered"]) == int(world["furthest"]) - 1
     # Of each kind of group there are many that agree, and one that holds the culprit.
-    alone = [row for row in rows if row["groups"] == 1 and row["behind"] == f"{culprit} waits nowhere"]
+    alone = [row for row in rows if row["groups"] == 1 and row["behind"] == f"{culprit} not waiting"]
     assert len(alone) >= 3
     assert all(row["behind"] is None for row in rows if row["groups"] > 4)
 

@@ -49,14 +49,14 @@ def written(run: Any, tmp_path: Path) -> Any:
 
 def test_every_part_is_filled_or_asked(written: Any, tmp_path: Path) -> None:
     sections = written(str(RECORDS), "--fixed", str(WELL), "--baseline", str(WELL))
-    assert "- 4 ranks on 1 host." in sections["Impact"] and "No work for at least 8 s" in sections["Impact"]
+    assert "- 4 ranks on 1 host." in sections["Impact"] and "No progress for at least 8 s" in sections["Impact"]
     assert "which never completed" in sections["Timeline"]
     assert f"ddx show record 'rank_1.pkl#15' --from {RECORDS}" in sections["How it was found"]
-    assert "- Who: rank 3 (node-0); ranks 0-2 could not go on." in sections["Root cause"]
+    assert "- Who: rank 3 (node-0); ranks 0-2 waited." in sections["Root cause"]
     assert "Which line of the program" in sections["Root cause"]
     assert (tmp_path / "post-mortem-repro.py").exists() and "--healthy" in sections["Reproducer"]
     assert "[ ] What was changed" in sections["Fix"]
-    assert "HEALTHY" in sections["Proof"] and "Which run shows" not in sections["Proof"]
+    assert "HEALTHY" in sections["Proof"] and "Which run proves" not in sections["Proof"]
 
 
 def test_the_command_that_it_shows_shows_the_quote(written: Any, run: Any) -> None:
@@ -67,7 +67,7 @@ def test_the_command_that_it_shows_shows_the_quote(written: Any, run: Any) -> No
 
 def test_a_run_that_fails_is_no_proof(written: Any) -> None:
     proof = written(str(RECORDS), "--fixed", str(RECORDS))["Proof"]
-    assert "is no proof: ddx why says UNDECIDED" in proof and "[ ] Which run shows that it holds?" in proof
+    assert "does not prove the fix: ddx why says UNDECIDED" in proof and "[ ] Which run proves the fix?" in proof
 
 
 def test_a_run_that_ended_well_is_a_proof_and_one_that_did_not_is_none(written: Any, tmp_path: Path) -> None:
@@ -77,27 +77,27 @@ def test_a_run_that_ended_well_is_a_proof_and_one_that_did_not_is_none(written: 
     told = {"exit_code": 0, "started_at_s": 100.0, "ended_at_s": 160.0}
     (directory / "run.json").write_text(json.dumps(told))
     proof = written(str(RECORDS), "--fixed", str(directory))["Proof"]
-    assert "it ran for 60 s and ended with exit code 0" in proof and "Which run shows" not in proof
+    assert "it ran for 60 s and ended with exit code 0" in proof and "Which run proves" not in proof
     for other in (json.dumps(told | {"exit_code": 1}), "{", "[]", '{"exit_code": 0}'):
         (directory / "run.json").write_text(other)
         proof = written(str(RECORDS), "--fixed", str(directory))["Proof"]
-        assert "is no proof" in proof and "[ ] Which run shows" in proof
+        assert "does not prove the fix" in proof and "[ ] Which run proves" in proof
 
 
 def test_what_nothing_says_is_asked(written: Any, tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text("Traceback (most recent call last):\n  ...\nRuntimeError: something\n")
     sections = written(str(log))
-    assert "[ ] From when to when did the job do no work?" in sections["Impact"]
+    assert "[ ] From when to when did the job make no progress?" in sections["Impact"]
     assert "[ ] What happened when?" in sections["Timeline"]
-    assert "[ ] How is it made to happen again" in sections["Reproducer"]
-    assert "hours lost" not in sections["Impact"]
+    assert "[ ] How can it be reproduced" in sections["Reproducer"]
+    assert "were lost" not in sections["Impact"]
 
 
 def test_an_open_cause_is_a_question_and_a_healthy_job_blames_nobody(written: Any, tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text("step 1 loss 0.4\n[rank0]: ConnectionResetError: [Errno 104] Connection reset by peer\n")
-    assert "[ ] Why?" in written(str(log))["Root cause"]
+    assert "[ ] Why did it happen?" in written(str(log))["Root cause"]
     assert "- Who:" not in written(HEALTHY)["Root cause"]
 
 
@@ -126,9 +126,11 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_the_commit_of_the_line_is_named(written: Any, checkout: Path) -> None:
     cause = written(HUNG, "--repo", str(checkout))["Root cause"]
-    assert re.search(r"`src/metrics.py:37` came with `[0-9a-f]{12}` of \d{4}-\d\d-\d\d: Lock the file of `<met", cause)
+    assert re.search(
+        r"`src/metrics.py:37` was introduced by `[0-9a-f]{12}` on \d{4}-\d\d-\d\d: Lock the file of `<met", cause
+    )
     assert "A B" not in cause and "Which commit" not in cause
-    assert "[ ] Which commit brought it? Name the checkout" in written(HUNG)["Root cause"]
+    assert "[ ] Which commit introduced it? Name the checkout" in written(HUNG)["Root cause"]
 
 
 def test_a_checkout_that_reads_otherwise_is_not_believed(checkout: Path) -> None:

@@ -65,5 +65,5 @@ def test_the_exercise_ends_in_a_post_mortem_that_names_the_commit(tmp_path: Path
     )
     assert done.returncode == 1, done.stderr
     text = (tmp_path / "post-mortem.md").read_text("utf-8")
-    assert re.search(r"`train.py:\d+` came with `[0-9a-f]{12}` of .*: Evaluate on one rank only", text)
-    assert "and ended with exit code 0" in text and "Which run shows" not in text
+    assert re.search(r"`train.py:\d+` was introduced by `[0-9a-f]{12}` on .*: Evaluate on one rank only", text)
+    assert "and ended with exit code 0" in text and "Which run proves" not in text

@@ -40,5 +40,5 @@ def test_a_command_is_a_launcher_and_gets_its_options(tmp_path: Path) -> None:
 
 
 def test_neither_file_nor_command(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file and no such command"):
+    with pytest.raises(UsageError, match="no such file or command"):
         run(str(tmp_path / "resulst.txt"))

@@ -23,7 +23,7 @@ from ddx_tools.knowledge.facts import known_facts
 ROOT = Path(__file__).parents[2]
 CLEAN = str(ROOT / "tests/fixtures/logs/torchrun_raise.log")
 DDX = [sys.executable, "-c", "from ddx_server.cli import main; main()"]
-ENDS = "Enter ends"
+ENDS = "Enter stops"
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -61,8 +61,8 @@ def at_terminal(*words: str, answers: str = "") -> tuple[int, str]:
 def test_an_undecided_answer_asks_judges_again_and_says_how_to_get_the_same(stopped: str) -> None:
     code, shown = at_terminal("why", stopped, answers="yn?")
     assert ENDS in shown and shown.count("[y/n/?]") == 3
-    (again,) = [line for line in shown.splitlines() if line.startswith("the same without questions: ddx ")]
-    words = again.strip().removeprefix("the same without questions: ddx ").split()
+    (again,) = [line for line in shown.splitlines() if line.startswith("to get this answer without questions: ddx ")]
+    words = again.strip().removeprefix("to get this answer without questions: ddx ").split()
     assert words[:2] == ["why", stopped] and words[-1] == "--no-ask" and words.count("--fact") == 2
     same = subprocess.run([*DDX, *words, "--json"], capture_output=True, text=True, check=False)
     told = json.loads(same.stdout)
@@ -71,7 +71,7 @@ def test_an_undecided_answer_asks_judges_again_and_says_how_to_get_the_same(stop
 
 def test_enter_ends_the_questions(stopped: str) -> None:
     code, shown = at_terminal("why", stopped, answers=" ")
-    assert shown.count("[y/n/?]") == 1 and "the same without questions" not in shown
+    assert shown.count("[y/n/?]") == 1 and "to get this answer without questions" not in shown
     assert code == 3
 
 

@@ -34,7 +34,7 @@ def test_a_healthy_job_has_nobody_to_blame(run: Any) -> None:
 
 def test_two_forms_at_once_are_refused(run: Any) -> None:
     done = run("why", HUNG, "--markdown", "--json")
-    assert done.code == 2 and "two forms of one answer" in done.out + done.err
+    assert done.code == 2 and "exclude each other" in done.out + done.err
 
 
 def full(text: str) -> Diagnosis:

@@ -63,5 +63,5 @@ def test_a_large_world_is_cut_and_the_rest_is_named() -> None:
 def test_a_wrong_world_ends_with_its_arithmetic_and_without_a_traceback() -> None:
     outcome = CliRunner().invoke(app, ["mesh", "--dims", "dp=2,tp=8", "--world-size", "48"])
     assert outcome.exit_code == 1
-    assert "dp 2 × tp 8 = 16, but the world is 48" in outcome.output
+    assert "dp 2 × tp 8 = 16, but the world size is 48" in outcome.output
     assert "Traceback" not in outcome.output

@@ -146,7 +146,7 @@ def test_of_two_that_call_different_things_the_suspect_is_the_odd_one(page_of: A
 
 def test_a_slow_rank_has_its_time_over_the_steps(page_of: Any) -> None:
     page = page_of(str(LATE))
-    assert "Time of a step, as the profiler recorded it" in page.text
+    assert "Step time, as recorded by the profiler" in page.text
     data = [text for kind, text in page.code if kind == "application/json"]
     assert any('"label": "rank 1"' in text and '"blamed": true' in text for text in data)
     assert any("uPlot" in text for kind, text in page.code if kind == "script")
@@ -156,7 +156,7 @@ def test_4096_ranks_are_folded_and_the_odd_one_stands_alone(page_of: Any, tmp_pa
     stalled = write_benchmark(tmp_path / "dumps", 4096, 2)
     page = page_of(str(tmp_path / "dumps"))
     assert "suspect" in page.cells[stalled][0].split()
-    assert "1 elsewhere than its peers" in page.text and "Each cell stands for a host" in page.text
+    assert "1 not where its peers are" in page.text and "Each cell stands for a host" in page.text
     assert page.elements["a"] < 700
 
 

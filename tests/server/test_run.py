@@ -77,7 +77,7 @@ def test_a_failure_keeps_its_exit_code_and_the_answer_stands_in_the_output(run_d
         "half a line",
         "ddx: the job failed with exit code 7.",
         "ddx: UNDECIDED  nobody knows",
-        f"ddx: look again: ddx why {run_dir}",
+        f"ddx: diagnose again: ddx why {run_dir}",
     ]
     assert incidents(run_dir) == ["what is left"]
     assert json.loads((run_dir / "run.json").read_text())["exit_code"] == 7

@@ -89,9 +89,9 @@ def bundles(job: Job) -> list[str]:
 def test_a_deadlock_is_said_at_the_first_look_with_the_limit_and_the_bundle(job: Job, tmp_path: Path) -> None:
     said = job.silent(DEADLOCK, "early")
     assert said == [
-        "nothing has moved for 100 s, since step 20; a limit of 110 s strikes in 10 s.",
+        "no progress for 100 s, since step 20; a timeout of 110 s expires in 10 s.",
         "DIAGNOSED  a deadlock",
-        f"look again: ddx why {tmp_path}/incident-1.tar.zst",
+        f"diagnose again: ddx why {tmp_path}/incident-1.tar.zst",
     ]
     assert job.looked_at == ["4711"]
 
@@ -166,7 +166,7 @@ def test_a_rank_that_waits_while_others_go_on_is_spoken_of(job: Job) -> None:
     job.attendant.silent(Silence("last", job.patience.moved_s, Limit(since_s, 110.0), 20))
     job.move()
     job.attendant.finish()
-    assert job.said[0] == "a rank has waited in a collective for 100 s; a limit of 110 s strikes in 10 s."
+    assert job.said[0] == "a rank has waited in a collective for 100 s; a timeout of 110 s expires in 10 s."
 
 
 def test_the_same_answer_is_not_printed_twice_and_another_is_once_the_job_has_moved(job: Job) -> None:
@@ -225,7 +225,7 @@ def test_a_look_at_a_job_that_ends_meanwhile_is_not_spoken_of(job: Job, tmp_path
 
 def test_ranks_that_leave_early_are_told_of(job: Job) -> None:
     job.attendant.left_early([2], [0, 1, 3])
-    assert job.said == ["rank 2 has ended with exit code 0, and ranks 0-1, 3 go on"]
+    assert job.said == ["rank 2 has exited with code 0, but ranks 0-1, 3 go on"]
 
 
 def test_a_job_that_goes_on_after_an_answer_says_so_once(job: Job) -> None:
@@ -303,7 +303,7 @@ def test_who_asks_is_answered_also_that_all_is_well(job: Job) -> None:
     job.attendant.finish()
     assert "HEALTHY  it moves" in job.said
     job.move()
-    assert job.said[-1].startswith("look again: ")
+    assert job.said[-1].startswith("diagnose again: ")
 
 
 def test_before_a_silent_job_is_stopped_it_is_looked_at_and_a_moving_one_is_not(job: Job) -> None:

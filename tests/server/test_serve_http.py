@@ -221,7 +221,7 @@ def test_a_token_file_without_a_token_is_refused(content: bytes | None, tmp_path
     if content is not None:
         file.write_bytes(content)
         file.chmod(0o600)
-    assert "Make one: python3 -c" in refusal_to_start(token_file=file)
+    assert "Generate one: python3 -c" in refusal_to_start(token_file=file)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
@@ -231,7 +231,7 @@ def test_an_address_that_others_reach_is_refused(host: str) -> None:
 
 def test_a_port_in_use_is_said() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "Leave --port out" in refusal_to_start(port=taken.getsockname()[1])
+        assert "Omit --port" in refusal_to_start(port=taken.getsockname()[1])
 
 
 def test_asked_for_it_listens_to_others_with_a_warning_and_still_wants_the_token(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ class TestARecordedServer:
     def test_says_not_recorded_where_nobody_looked(self, recorded: ServeConfig) -> None:
         found = ask(recorded, "native_stacks")
         assert found["status"] == "no_data"
-        assert all("the bundle holds no answer to" in problem for problem in found["untrusted_problems"])
+        assert all("the bundle has no answer to" in problem for problem in found["untrusted_problems"])
 
     def test_plain_files_can_be_a_recording(self, tmp_path: Path) -> None:
         served = ServeConfig.at([tmp_path], recorded=MISMATCH)

@@ -84,7 +84,7 @@ def test_it_does_nothing_when_the_user_does_not_agree(
 ) -> None:
     config, user = ServeConfig.at([tmp_path]), User(answer)
     told = refusal(config, INTRUSIVE, {"target": [pid]}, mode=mode, elicitation_callback=user)
-    assert "did not agree" in told and f"ddx native-stacks {pid}" in told
+    assert "did not allow" in told and f"ddx native-stacks {pid}" in told
     assert len(user.questions) == 1
 
 
@@ -102,7 +102,7 @@ def test_what_a_person_allowed_at_the_start_needs_no_question(tmp_path: Path, pi
     assert "ddx serve --allow native_stacks" in refusal(other, INTRUSIVE, {"target": [pid]}, mode=mode)
     user = User(REFUSALS[0])
     told = refusal(allowed, INTRUSIVE, {"target": [pid]}, mode=mode, elicitation_callback=user)
-    assert "did not agree" in told and len(user.questions) == 1, "whoever can be asked is asked"
+    assert "did not allow" in told and len(user.questions) == 1, "whoever can be asked is asked"
 
 
 @pytest.mark.parametrize("name", ["diagnose", "stacks", "rm", ""])

@@ -93,7 +93,10 @@ CAUSE = REPORT["causes"][0]
         (changed(culprits={"ranks": ["two"]}), ["culprits.ranks.0: ", "'two'"]),
         (changed(causes=[{"id": "process-stopped"}]), ["causes.0.title: required", "causes.0.level: required"]),
         (changed(causes=[CAUSE | {"id": "proces-stoped"}]), ["causes.0.id: 'proces-stoped'", "process-stopped"]),
-        (changed(causes=[CAUSE | {"category": "hang"}]), ["causes.0.category: of process-stopped it is 'rank-absent'"]),
+        (
+            changed(causes=[CAUSE | {"category": "hang"}]),
+            ["causes.0.category: the category of process-stopped is 'rank-absent'"],
+        ),
         (changed(causes=[CAUSE | {"probability": 1.5}]), ["causes.0.probability: ", "less than or equal to 1"]),
         (
             changed(evidence=[{"finding": "rank.outside", "claim": "x"}]),
@@ -107,7 +110,7 @@ CAUSE = REPORT["causes"][0]
             {"verdict": "healthy", "headline": "?", "culprits": {"hosts": ["node1"]}},
             ["'healthy' has neither causes nor culprits"],
         ),
-        (changed(victims={"ranks": [1, 2]}), ["victims.ranks: [2] are culprits, too"]),
+        (changed(victims={"ranks": [1, 2]}), ["victims.ranks: [2] are also culprits"]),
         (changed(causes=[CAUSE | {"probability": 0.1}, CAUSE | {"id": OTHER}]), ["causes: best first"]),
     ],
 )

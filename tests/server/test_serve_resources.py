@@ -210,7 +210,7 @@ def test_a_bundle_whose_raw_files_are_a_link_shows_nothing_of_where_it_leads(
 @pytest.mark.parametrize("first_byte", ["-1", "99999999", "x"])
 def test_a_part_outside_the_file_is_refused(config: ServeConfig, incident: OpenIncident, first_byte: str) -> None:
     uri = read_json(config, f"incident://{incident.id}")["files"][0]["uri"]
-    assert "lies outside the file" in refused(config, f"{uri}?first_byte={first_byte}")
+    assert "is outside the file" in refused(config, f"{uri}?first_byte={first_byte}")
 
 
 def test_an_incident_that_does_not_exist_is_refused_with_the_known_ones(

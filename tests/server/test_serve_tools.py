@@ -127,7 +127,7 @@ def test_an_unexpected_error_is_logged_and_told_without_its_text(
 
     failed, after = in_session(ServeConfig.at([tmp_path]), talk)
     assert failed.is_error
-    assert "an error of ddx (RuntimeError)" in failed.content[0].text
+    assert "a bug in ddx (RuntimeError)" in failed.content[0].text
     assert "secret" not in failed.content[0].text
     assert "the secret inside" in caplog.text
     assert content(after)["id"] == "hang"

@@ -103,7 +103,7 @@ def test_on_a_terminal_there_is_a_grid(ranks: list[subprocess.Popen[bytes]]) -> 
 def test_a_key_opens_a_rank_and_another_ends(ranks: list[subprocess.Popen[bytes]]) -> None:
     ddx = str(Path(sys.executable).with_name("ddx"))
     terminal = Terminal(ddx, "watch", str(ranks[0].pid), "--interval", "0.5", environ={**os.environ, "TERM": "xterm"})
-    terminal.read_until(b"Enter open it")
+    terminal.read_until(b"Enter open that rank")
     terminal.type(b"1\r")
     terminal.read_until(f"pid {ranks[1].pid}".encode())
     terminal.output = b""

@@ -48,7 +48,7 @@ def test_what_an_allocation_takes(mode: str, gpus: int) -> None:
 
 def test_an_allocation_that_takes_more_than_the_cluster_has_is_a_failure(tmp_path: Path) -> None:
     (finding,) = too_large(tmp_path, "sglang:d4t2+fsdp:d8")
-    assert "takes 16 GPUs, and the cluster has 8: cluster.n_nodes 1 × cluster.n_gpus_per_node 8" in finding.summary
+    assert "takes 16 GPUs, but the cluster has 8: cluster.n_nodes 1 × cluster.n_gpus_per_node 8" in finding.summary
     assert finding.evidence[0].line == 5
 
 

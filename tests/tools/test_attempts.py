@@ -64,7 +64,7 @@ def test_the_newest_of_several_attempts_counts() -> None:
     )
     assert ranks == {"d/attempt_2/rank_*": [0, 1, 2]}, "rank 3 of another attempt is not its rank 3"
     assert len(left_out) == 2
-    assert "d/attempt_1/rank_*: 4 flight records (ranks 0-3) were left out: of attempt 1" in left_out[0]
+    assert "d/attempt_1/rank_*: 4 flight records (ranks 0-3) were left out: their name says attempt 1" in left_out[0]
 
 
 def test_attempts_are_told_by_their_numbers_even_where_ranks_differ() -> None:
@@ -97,13 +97,13 @@ def test_other_ranks_of_another_day_are_not() -> None:
     assert ranks == {"node1/rank_*": [2, 3]}
     assert left_out == [
         "node0/rank_*: 2 flight records (ranks 0-1) were left out: 86400 s older than node1/rank_*. "
-        "Name them alone to have them read."
+        "To read them, pass only these files."
     ]
 
 
 def test_jobs_of_different_sizes_are_not_one() -> None:
     ranks, left_out = chosen(*job([0, 1], "a/rank_*", 10, world_size=2), *job([2, 3], "b/rank_*", 0, world_size=4))
-    assert ranks == {"a/rank_*": [0, 1]} and "another size" in left_out[0]
+    assert ranks == {"a/rank_*": [0, 1]} and "the job size differs from" in left_out[0]
 
 
 def test_records_without_any_time_join_their_job() -> None:
@@ -148,13 +148,13 @@ def test_many_moments_are_told_in_few_lines() -> None:
 def test_of_several_moments_of_a_rank_the_last_counts() -> None:
     choice = chosen_attempt([*job(range(3), "run/rank-*", 0), *job(range(3), "run/rank-*", 300)])
     assert [row["latest_ns"] for row in choice.dumps] == [NOON + 300 * S + rank for rank in range(3)]
-    assert choice.left_out == ["3 flight records of earlier moments were left out: only the last of each rank counts"]
+    assert choice.left_out == ["3 earlier flight records were left out: only the last of each rank counts"]
 
 
 def test_a_rank_that_left_nothing_at_the_last_moment_is_not_taken_from_an_earlier_one() -> None:
     ranks, left_out = chosen(*job(range(4), "run/rank-*", 0), *job(range(3), "run/rank-*", 20))
     assert ranks == {"run/rank-*": [0, 1, 2]}
-    assert left_out[0].endswith("There is none of the last moment of rank 3")
+    assert left_out[0].endswith("None from the last moment exists for rank 3")
 
 
 def test_who_raised_and_whose_peers_died_later_are_of_one_moment() -> None:

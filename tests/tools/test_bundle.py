@@ -284,7 +284,7 @@ PLAIN = zstandard.ZstdDecompressor().stream_reader(packed("healthy").read_bytes(
     [
         (b"\x00\xff\xfe random", "invalid json"),
         (b"", "invalid json"),
-        (b"[]", "the whole"),
+        (b"[]", "the data"),
         (b"{}", "created"),
         (b"[" * 100_000, "invalid json"),
         (json.dumps(EMPTY | {"schema": "ddx.bundle/3"}).encode(), "another version of ddx"),

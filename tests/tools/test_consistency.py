@@ -29,28 +29,28 @@ from ddx_tools.sources.raw import Raw, RawItem
 PROGRAM = Path(__file__).with_name("consistency_jobs.py")
 HEALTHY = ("ddp", "attached", "by-hand", "mesh", "summed", "resume", "restart")
 WRONG = {
-    "no-sync": ("grads-not-reduced", [], "Forward runs under no_sync. The program is at consistency_jobs.py:65 "),
+    "no-sync": ("grads-not-reduced", [], "Forward runs under no_sync. The calls are at consistency_jobs.py:65 "),
     "attached-no-sync": ("grads-not-reduced", [], "first in 0.weight: rank 0, rank 1"),
     "unwrapped": (
         "grads-not-reduced",
         [],
-        "calls the module itself, not DistributedDataParallel around it. The program",
+        "calls the wrapped module, not DistributedDataParallel itself. The calls",
     ),
     "one-bias": ("grads-not-reduced", [], "1 of 4 tensors, first in 2.bias: rank 0, rank 1, rank 2, rank 3"),
     "sum-for-mean": (
         "wrong-reduction",
         [],
-        "is the sum over ranks 0-3, not the mean. The program is at consistency_jobs.py:93",
+        "is the sum over ranks 0-3, not the mean. The calls are at consistency_jobs.py:93",
     ),
     "sum-on-one": ("wrong-reduction", [2], "gradient of rank 2 at step 0 is the sum over ranks 0-3, not the mean"),
     "wrong-group": ("wrong-reduction", [], "ranks 0-1, ranks 2-3"),
     "same-data": ("same-data-on-ranks", [], "batches of ranks 0-1 are equal at 3 of 3 steps"),
     "buffers": ("replicas-diverged", [], "first in 1.running_mean: rank 0, rank 1"),
-    "untied": ("replicas-diverged", [0], "0.again and 0.weight are one tensor on rank 3, and several on rank 0"),
+    "untied": ("replicas-diverged", [0], "0.again and 0.weight are one tensor on rank 3 but several on rank 0"),
     "copy-differs": ("replicas-diverged", [], "rank 1, rank 3 along dp of the mesh"),
     "summand-used": ("replicas-diverged", [], "Its gradient is a Partial"),
     "placement": ("placement-mismatch", [2], "rank 2: R, R"),
-    "torn": ("placement-mismatch", [], "make 42 of its 48 elements"),
+    "torn": ("placement-mismatch", [], "hold 42 elements, but the whole has 48"),
     "nan": ("rank-nan", [1], "own gradients of rank 1"),
     "nan-in-batch": ("rank-nan", [1], "batch of rank 1"),
     "restart-without-rng": ("rng-state-mismatch", [], "at step 0 are those of step 2 before"),

@@ -46,9 +46,9 @@ def test_a_job_that_goes_on_is_not_diagnosed() -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("silent", "took the connection and does not answer"),
-        ("gone", "nobody answers at its debug server"),
-        ("held", "its debug server answers, and its Python did not"),
+        ("silent", "accepted the connection but does not answer"),
+        ("gone", "its debug server cannot be reached"),
+        ("held", "its debug server answers, but its Python did not"),
         ("garbage", "rank 3"),
     ],
 )
@@ -83,13 +83,13 @@ def test_what_is_no_debug_server_is_told(page: str) -> None:
     with debug_server("hung", pages={"tcpstore": page}) as address:
         found = judged(address)
     assert found.verdict == "undecided"
-    assert "it is no debug server of torch" in missing(found)
+    assert "it is not torch's debug server" in missing(found)
 
 
 def test_a_server_whose_store_does_not_answer_is_told() -> None:
     with debug_server("hung", pages={"tcpstore": None}) as address:
         found = judged(address)
-    assert "took the connection and does not answer" in missing(found)
+    assert "accepted the connection but does not answer" in missing(found)
 
 
 def test_nobody_at_the_address_is_told() -> None:

@@ -140,7 +140,7 @@ def test_dimensions_that_do_not_fit_the_world_are_named() -> None:
     (found,) = [f for f in findings_of(FIXTURES / "megatron.sbatch") if f.code == "mesh.size_mismatch"]
     assert found.attributes["dims"] == {"tp": 8, "pp": 3}
     assert found.attributes["world_size"] == 16
-    assert "which does not divide the 16 processes" in found.summary
+    assert "which does not evenly divide the 16 processes" in found.summary
 
 
 @pytest.mark.parametrize(

@@ -117,13 +117,13 @@ def test_archives_may_lie_in_an_archive_and_no_deeper(tmp_path: Path) -> None:
     rows = rows_of(raw)
     assert {dump["rank"]: dump["host"] for dump in rows["fr_dumps"]} == {0: "node0", 1: "node0", 2: "node1"}
     (problem,) = raw.problems
-    assert problem.startswith(f"{tmp_path}/all.tar!node1.zip!deep.tar: an archive in an archive in an archive")
+    assert problem.startswith(f"{tmp_path}/all.tar!node1.zip!deep.tar: nested more than two archives deep")
 
 
 def test_what_is_packed_twice_is_named() -> None:
     members, problems = opened(gz(gz(DUMPS["rank_0.pkl"])))
     assert (members, len(problems)) == ([], 1)
-    assert "packed more than once" in problems[0]
+    assert "compressed more than once" in problems[0]
 
 
 def test_checkpoints_are_left_alone(tmp_path: Path) -> None:

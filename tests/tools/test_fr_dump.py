@@ -200,7 +200,7 @@ def test_json_has_limits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnreadableInput, match="more than 100 entries"):
         read_dump(data)
     monkeypatch.setattr(fr_dump, "MAX_BYTES", 100)
-    with pytest.raises(UnreadableInput, match="larger than the 100"):
+    with pytest.raises(UnreadableInput, match="larger than the limit of 100"):
         read_dump(data)
 
 

@@ -67,7 +67,7 @@ def test_neither_pipes_nor_devices_nor_circles_of_links_are_followed(dumps: Path
     raw = captured(dumps)
     assert ranks_of(raw) == [0, 1, 2, 3, 9]
     assert raw.problems == []
-    assert raw.searched[1].startswith("4 links that lead to no file")
+    assert raw.searched[1].startswith("4 links that do not lead to a file")
 
 
 @pytest.mark.parametrize("named", ["pipe", "missing", "file/below"])
@@ -106,7 +106,7 @@ def test_names_that_are_no_text_are_counted_and_others_escaped(dumps: Path) -> N
     raw = captured(dumps)
     assert ranks_of(raw) == [0, 1, 2, 3]
     assert len(raw.problems) == 2
-    assert "1 files whose names are no UTF-8 text" in raw.problems[0]
+    assert "1 files whose names are not UTF-8" in raw.problems[0]
     assert raw.problems[1].startswith(f"{dumps}/rank_8\\x1b[31m\\n: the file is empty")
 
 
@@ -139,21 +139,21 @@ def test_of_too_many_files_those_with_telling_names_are_looked_at_and_the_rest_i
         (dumps / f"img_{number}.jpg").write_bytes(b"\xff\xd8")
     found = walk(str(dumps), most=100, timeout_s=60)
     assert {path.name for path in CASE.iterdir()} < {Path(path).name for path, _, _ in found.files}
-    assert found.left_out == [f"{dumps}: 100 of 508 files were looked at. Name a narrower path."]
+    assert found.left_out == [f"{dumps}: 100 of 508 files were examined. Name a narrower path."]
 
 
 def test_what_time_did_not_suffice_for_is_said(dumps: Path) -> None:
     for number in range(600):
         (dumps / f"img_{number}.jpg").write_bytes(b"\xff\xd8")
     found = walk(str(dumps), most=10_000, timeout_s=0)
-    assert any("not all of it was gone through within 0 s" in line for line in found.left_out)
+    assert any("it could not be searched completely within 0 s" in line for line in found.left_out)
 
 
 def test_what_was_not_looked_at_makes_a_capture_partial(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ddx_tools.sources.hosts.local._MOST_LISTED", 6)
     raw = captured(dumps)
     assert raw.status is ProbeStatus.PARTIAL
-    assert raw.problems == [f"{dumps}: 6 of 8 files were looked at. Name a narrower path."]
+    assert raw.problems == [f"{dumps}: 6 of 8 files were examined. Name a narrower path."]
 
 
 # --- replayed
@@ -298,11 +298,11 @@ def test_a_pattern_holds_inside_archives_and_overrides_what_names_seem_to_say(tm
     [
         ("", "no group"),
         ("rank", "no group"),
-        ("x(", "no regular expression"),
-        ("(" * 400, "no regular expression"),
+        ("x(", "not a regular expression"),
+        ("(" * 400, "not a regular expression"),
         (r"(a)(\d+)", "which one holds the rank"),
-        (r"(?P<host>x)", "needs a group that holds the rank"),
-        (r"(?P<rank>\d+)(?P<pid>\d+)", "needs a group that holds the rank"),
+        (r"(?P<host>x)", "needs a group around the rank"),
+        (r"(?P<rank>\d+)(?P<pid>\d+)", "needs a group around the rank"),
         (r"(?=x)(\d+)", "cannot be used"),
         (r"(\d+)\1", "cannot be used"),
         (r"(\d{1,60000})", "cannot be used"),
@@ -349,13 +349,13 @@ def test_what_the_debug_server_could_not_get_is_named(tmp_path: Path) -> None:
     raw = captured(tmp_path)
     assert ranks_of(raw) == [0, 2]
     assert raw.problems == [
-        f"{tmp_path}/page.html!rank_1: the debug server got no record of this rank: "
+        f"{tmp_path}/page.html!rank_1: the debug server got no record from this rank: "
         "Handler dump_nccl_trace_json not found"
     ]
     (tmp_path / "page.html").write_text(text[: end - 50])
     raw = captured(tmp_path)
     assert ranks_of(raw) == [0]
-    assert raw.problems == [f"{tmp_path}/page.html: the page is cut off within the record of a rank"]
+    assert raw.problems == [f"{tmp_path}/page.html: the page is cut off inside a rank's record"]
 
 
 def test_pages_of_what_is_active_say_so(tmp_path: Path) -> None:

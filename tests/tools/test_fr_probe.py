@@ -232,7 +232,7 @@ def test_files_of_the_watchdog_that_are_older_than_the_job_are_left_out() -> Non
     host.files["/tmp/nccl_trace_rank_0"] = (host.case / "rank_0.pkl").read_bytes()
     raw = PROBE.capture(host, FlightRecorderArgs())
     assert findings_of(raw) == []
-    assert "older than the job" in raw.problems[-1]
+    assert "older than the running job" in raw.problems[-1]
 
 
 # --- endpoints --------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ def test_a_process_that_does_not_start_says_so_and_no_file_is_blamed(monkeypatch
     problems = [line for each in found for line in each.problems]
     assert len(problems) == 1 and f"{PICKLES[0].name} and 2 more: not read: " in problems[0]
     assert "did not start (ModuleNotFoundError: No module named 'a_module_that_is_not_installed')" in problems[0]
-    assert "not to blame" in problems[0] and "damaged" not in problems[0]
+    assert "files themselves were not read" in problems[0] and "damaged" not in problems[0]
 
 
 COUNTING = """

@@ -64,18 +64,18 @@ def test_gateways_make_no_difference_also_where_another_one_steps_in(
     [
         ("echo 'ssh: connect to host gate-2 port 22: Connection timed out' >&2; exit 255", "Connection timed out"),
         ("echo Welcome", "syntax error"),
-        ("exec sleep 60", "nothing more came"),
+        ("exec sleep 60", "no further output"),
         (
             "<message type='OUT' msgid='2' srcid='{source}' nodes='host-0'>{evil}</message></channel>",
-            "nothing more came",
+            "no further output",
         ),
         ("<message type='TIM' msgid='2' srcid='{source}' nodes='x[1-999999999]'></message>", "it names 'x"),
         (
             "<message type='RET' msgid='2' srcid='{source}' nodes='host-3' retcode='0'></message></channel>",
-            "nothing more came",
+            "no further output",
         ),
         ("<message type='ERR' msgid='2' reason='no luck'></message>", "no luck"),
-        ("<message type='RET' msgid='2' srcid='1' nodes='host-0' retcode='0'></message>", "is no answer"),
+        ("<message type='RET' msgid='2' srcid='1' nodes='host-0' retcode='0'></message>", "is not an answer"),
     ],
     ids=["unreachable", "banner", "hangs", "pickle", "too-many", "of-another", "error", "misdirected"],
 )
@@ -104,7 +104,7 @@ def test_gateways_are_for_ssh_and_begin_here(tmp_path: Path) -> None:
     file.write_text(f"[routes]\n{HERE}: gate\ngate: node-[1-2]\n")
     assert (found := reach_of(hosts="node-[1-2]", gateways=str(file)))
     assert str(found.gateways).split() == [HERE, "`-", "gate", "`-", "node-[1-2]"]
-    with pytest.raises(UsageError, match="with ssh only"):
+    with pytest.raises(UsageError, match="only with ssh"):
         reach_of(hosts="a", via="rsh %host", gateways=str(file))
     for text in (None, "", "[routes]\nelsewhere: gate\ngate: node\n", "[routes]\nnode[: gate\n", "[routes\n"):
         file.unlink() if text is None else file.write_text(text)

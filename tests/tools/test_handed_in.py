@@ -126,7 +126,7 @@ def test_a_rank_that_neither_the_line_nor_the_job_has_is_refused(two_ranks: list
     one = HandedIn(code="rank.raised", ranks=ranks, quote=quote, source="material train.log:4")
     with pytest.raises(UsageError) as refused:
         with_checked(one, [], two_ranks)
-    assert "rank" in refused.value.message and "leave" in refused.value.help
+    assert "rank" in refused.value.message and "omit" in refused.value.help
     assert ranks == [-1] or "the job has ranks 0-1" in refused.value.message
 
 
@@ -147,9 +147,7 @@ def test_what_changed_nothing_says_why(target: list[str]) -> None:
         (line,) = with_checked(one, [], target).diagnose().changed
         return line
 
-    assert changed("job.ranks_unseen").startswith(
-        "1 submitted; nothing changed by it: job.ranks_unseen was seen already"
-    )
+    assert changed("job.ranks_unseen").startswith("1 submitted; it changed nothing: job.ranks_unseen was seen already")
     assert "supports rendezvous-missing-rank only together with findings" in changed("job.part_not_started")
     fact = investigate(target, told=[fact_finding("disk_not_full=yes")]).diagnose()
-    assert fact.changed[0].startswith("1 submitted; nothing changed by it: disk_not_full "), fact.changed
+    assert fact.changed[0].startswith("1 submitted; it changed nothing: disk_not_full "), fact.changed

@@ -397,7 +397,7 @@ def test_what_a_machine_sends_again_decides_nothing_alone(of: dict[str, str], *,
     told = Finding(
         code="network.packet_loss",
         severity=Severity.WARNING,
-        summary="TCP sent 2.00% of its segments again between two readings.",
+        summary="TCP retransmitted 2.00% of its segments between two readings.",
         evidence=[Evidence(source="nstat", quote="TcpRetransSegs 200")],
         attributes={"how": "between_readings", "rate": 0.02, "counters": {}, **of},
     )

@@ -29,7 +29,7 @@ def test_a_port_that_is_down_beside_active_ones_is_a_warning_that_weighs_little(
     text = (CONSTRUCTED / "ib_healthy.txt").read_text().replace("PORT_ACTIVE (4)", "PORT_DOWN (1)", 1)
     found = one(findings_in(text), "network.link_down")
     assert (found.attributes["device"], found.severity) == ("mlx5_0", Severity.WARNING)
-    assert found.attributes["unplugged"] is True and "no cable on purpose" in found.summary
+    assert found.attributes["unplugged"] is True and "deliberately uncabled" in found.summary
 
 
 def test_the_page_tells_each_error_counter_by_its_full_name_and_its_file() -> None:

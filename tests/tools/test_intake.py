@@ -223,7 +223,7 @@ def test_every_file_has_a_row_that_says_what_it_is_or_why_it_was_not_read(tmp_pa
     assert "log" in rows["train.log"]["kinds"] and rows["train.log"]["lines"] == RAISED.count(b"\n")
     assert rows["rank_2.pkl"]["kinds"] == "dump" and rows["rank_2.pkl"]["rank"] == 2
     assert "machine text" in rows["dmesg.txt"]["kinds"] and "stack dump" in rows["rank0.txt"]["kinds"]
-    assert "neither a text nor a record" in rows["core.dat"]["why_not_read"]
+    assert "neither a text nor a known record" in rows["core.dat"]["why_not_read"]
     (looked_at,) = found.diagnose().looked_at
     assert "4 flight records" in looked_at
 

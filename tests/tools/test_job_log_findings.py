@@ -85,7 +85,7 @@ def test_an_unlabelled_abort_is_joined_with_the_only_rank_that_died_so() -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "joined"), [("torchrun_exit3.log", None), ("spawn_exit3.log", "process index of mp.spawn")]
+    ("name", "joined"), [("torchrun_exit3.log", None), ("spawn_exit3.log", "mp.spawn process index")]
 )
 def test_an_exit_code_without_a_word_is_an_end_of_its_own(name: str, joined: str | None) -> None:
     (root,) = independent(recorded(name))

@@ -168,7 +168,7 @@ def test_a_compressed_log_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: P
     raw = captured(path)
     rows = dict(PROBE.parse(raw))
     assert [row["code"] for row in rows["log_events"]] == ["ValueError"]
-    assert any("its end is not known" in problem for problem in raw.problems) and rows["logs"][0]["cut"]
+    assert any("its end is unknown" in problem for problem in raw.problems) and rows["logs"][0]["cut"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])

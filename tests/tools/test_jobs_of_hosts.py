@@ -67,9 +67,7 @@ def test_several_jobs_on_another_host_do_not_matter() -> None:
 
 def long_answer(*silent: str) -> Diagnosis:
     """One that fills the screen, about hosts of which some did not answer."""
-    hosts = [
-        Missing(what=f"{host}: no word from it in 20 s. Look.", why_it_matters=HOST_NOT_LOOKED_AT) for host in silent
-    ]
+    hosts = [Missing(what=f"{host}: no answer in 20 s. Look.", why_it_matters=HOST_NOT_LOOKED_AT) for host in silent]
     others = [Missing(what=f"the log of rank {rank}: cut", why_it_matters="x " * 90) for rank in range(40)]
     claims = [
         Claim(finding="rank.raised", claim=f"rank {n} raised", source="x.log:3", quote="y " * 100) for n in range(40)

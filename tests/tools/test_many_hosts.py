@@ -119,11 +119,11 @@ def test_hosts_that_do_not_answer_are_named_with_the_reason(tmp_path: Path) -> N
         "half": "silent",
     }
     unreachable = next(f for f in found.findings if f.attributes.get("state") == "unreachable")
-    assert unreachable.summary == "cut-1, cut-2 do not answer: Connection timed out; rank 0 was seen on no host."
+    assert unreachable.summary == "cut-1, cut-2 do not answer: Connection timed out; rank 0 was not seen on any host."
     said = found.diagnose()
     assert said.looked_at == ["3 of 10 hosts answered"]
     assert said.culprits.ranks == [3], "what was seen decides"
-    assert any(missing.what.startswith("cut-[1-2]: Connection timed out. Look whether") for missing in said.missing)
+    assert any(missing.what.startswith("cut-[1-2]: Connection timed out. Check whether") for missing in said.missing)
 
 
 @pytest.mark.needs("linux")
@@ -155,7 +155,7 @@ def test_what_a_host_made_before_its_answer_broke_off_counts(tmp_path: Path) -> 
     said = asked(hosts, printing(tmp_path)).diagnose()
     assert said.culprits.ranks == [3]
     assert said.looked_at == ["3 of 4 hosts answered"]
-    assert any(missing.what.startswith("host-3: it ended with 0") for missing in said.missing)
+    assert any(missing.what.startswith("host-3: it exited with 0") for missing in said.missing)
 
 
 @pytest.mark.parametrize(("says", "suspects"), [("Connection timed out", [3]), ("Connection refused", [])])
@@ -171,7 +171,7 @@ def test_ranks_of_a_host_that_is_gone_are_suspects_while_all_others_wait(
         assert said.verdict != "diagnosed", "why the host is gone is open"
         assert said.causes[0].id == "rank-crashed"
         assert said.next_check
-        assert "Is the host up on which rank 3 runs" in said.next_check.question
+        assert "Is the host up where rank 3 runs" in said.next_check.question
 
 
 def test_a_login_banner_and_hosts_of_one_name_do_no_harm(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_an_answer_about_other_hosts_or_outside_of_its_bundle_is_refused(tmp_pat
     found = asked(hosts, printing(tmp_path))
     refused = next(f for f in found.findings if f.code == "host.unanswered")
     assert refused.attributes["state"] == "garbled"
-    assert "it answers for 'host-0'" in refused.summary
+    assert "it answers for another host: 'host-0'" in refused.summary
 
 
 def test_an_answer_of_another_version_that_cannot_be_read_says_so(tmp_path: Path) -> None:
@@ -201,14 +201,14 @@ def test_an_answer_of_another_version_that_cannot_be_read_says_so(tmp_path: Path
     (tmp_path / "host-0").write_bytes(newer.replace(b"ddx1 data KLUv", b"ddx1 data AAAA", 1))
     refused = next(f for f in asked(hosts, printing(tmp_path)).findings if f.code == "host.unanswered")
     assert refused.attributes["state"] == "no_ddx"
-    assert refused.attributes["reason"] == f"ddx 99.0 is there, {__version__} here"
+    assert refused.attributes["reason"] == f"it has ddx 99.0, this machine {__version__}"
 
 
 def test_nobody_answers_is_an_error_with_the_reasons(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as error:
         asked(["a", "b"], printing(tmp_path, {"a": "exit 255", "b": "exit 0"}), total_s=5.0)
     assert error.value.message == "none of 2 hosts answered"
-    assert "a: it ended with 255" in error.value.help
+    assert "a: it exited with 255" in error.value.help
 
 
 # --- who is meant

@@ -136,7 +136,7 @@ def test_a_plan_says_which_dimension_would_fix_it() -> None:
     assert sharded.needs()["parameters"] * 8 == alone.needs()["parameters"]
     # Recomputation keeps 2 of 34 bytes, and one layer whole.
     assert sharded.needs()["activations"] == 8192 * 4096 * (32 * 2 + 34)
-    with pytest.raises(UsageError, match="no plan"):
+    with pytest.raises(UsageError, match="not a plan"):
         parse_plan("parameters=many")
 
 

@@ -137,9 +137,10 @@ def test_an_allocation_says_backend_and_degrees(text: str, backend: str, degrees
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("fsdp:d4p2", "no pipeline"), ("fsdp:d4d2", "given twice"), ("fsdp:x4", "no allocation"), ("", "no allocation"),
-        ("megatron:(attn:d4p2|ffn:d4p4)", "different pipeline sizes"), ("fsdp:d0", "no allocation"),
-        ("fsdp:d4+", "no allocation"), ("fsdp:d99999999999", "no allocation"),
+        ("fsdp:d4p2", "no pipeline"), ("fsdp:d4d2", "given twice"), ("fsdp:x4", "not an AReaL allocation"),
+        ("", "not an AReaL allocation"),
+        ("megatron:(attn:d4p2|ffn:d4p4)", "different pipeline sizes"), ("fsdp:d0", "not an AReaL allocation"),
+        ("fsdp:d4+", "not an AReaL allocation"), ("fsdp:d99999999999", "not an AReaL allocation"),
     ],
 )  # fmt: skip
 def test_what_is_no_allocation_is_refused_with_examples(text: str, why: str) -> None:

@@ -155,7 +155,7 @@ def test_groups_of_an_axis_part_the_world_and_each_rank_is_in_its_own(grid: Grid
 
 
 def test_a_rank_outside_has_no_place() -> None:
-    with pytest.raises(ValueError, match="rank 8 is outside of a mesh of 8"):
+    with pytest.raises(ValueError, match="rank 8 is outside a mesh of 8"):
         Grid(("a", "b"), (2, 4)).coordinates(8)
 
 
@@ -168,19 +168,20 @@ def test_what_is_left_of_the_world_is_worked_out() -> None:
     ("world_size", "degrees", "said"),
     [
         (48, {"dp_replicate": 2, "dp_shard": 4, "tp": 8},
-         "dp_replicate 2 × dp_shard 4 × tp 8 = 64, but the world is 48. dp_shard = -1 would be 48 / 16 = 3."),
+         "dp_replicate 2 × dp_shard 4 × tp 8 = 64, but the world size is 48. dp_shard = -1 would be 48 / 16 = 3."),
         (48, {"dp_replicate": 3, "tp": 7},
-         "dp_replicate 3 × tp 7 = 21 does not divide the 48 ranks: dp_shard = -1 would be 48 / 21 = 2.286. "
-         "Worlds that fit: 42, 63."),
+         "dp_replicate 3 × tp 7 = 21 does not divide the 48 ranks evenly: dp_shard = -1 would be 48 / 21 = 2.286. "
+         "World sizes that fit: 42, 63."),
         (64, {"dp_shard": 4, "tp": 6},
-         "dp_shard 4 × tp 6 = 24, but the world is 64. Without dp_shard they make 6, which does not divide 64. "
-         "Worlds that fit: 60, 66."),
-        (8, {"tp": 16}, "tp 16 does not divide the 8 ranks: dp_shard = -1 would be 8 / 16 = 0.5. Worlds that fit: 16."),
-        (16, {"dp_shard": 4, "tp": 4, "ep": 3}, "ep 3 does not divide dp_shard 4 × tp 4 = 16."),
-        (16, {"dp_shard": 4, "tp": 4, "ep": 4, "etp": 2}, "etp = 2 has to be 1 or tp (tp = 4)."),
-        (16, {"tp": 0}, "tp = 0 is not a valid degree: it has to be a positive number."),
+         "dp_shard 4 × tp 6 = 24, but the world size is 64. Without dp_shard they make 6, which does not divide 64 "
+         "evenly. World sizes that fit: 60, 66."),
+        (8, {"tp": 16},
+         "tp 16 does not divide the 8 ranks evenly: dp_shard = -1 would be 8 / 16 = 0.5. World sizes that fit: 16."),
+        (16, {"dp_shard": 4, "tp": 4, "ep": 3}, "ep 3 does not divide dp_shard 4 × tp 4 = 16 evenly."),
+        (16, {"dp_shard": 4, "tp": 4, "ep": 4, "etp": 2}, "etp = 2 must be 1 or tp (tp = 4)."),
+        (16, {"tp": 0}, "tp = 0 is not a valid degree: it must be a positive number."),
         (16, {"dp_shard": -2},
-         "dp_shard = -2 is not a valid degree: it has to be a positive number, or -1 for what is left."),
+         "dp_shard = -2 is not a valid degree: it must be a positive number, or -1 for the remainder."),
     ],
 )  # fmt: skip
 def test_a_wrong_world_gets_the_arithmetic(world_size: int, degrees: dict[str, int], said: str) -> None:

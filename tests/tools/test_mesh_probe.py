@@ -76,7 +76,7 @@ def test_a_mesh_that_does_not_fit_gets_the_arithmetic_and_the_lines(tmp_path: Pa
     wrong = only(findings_of(config, world_size=48), "mesh.size_mismatch")
     assert wrong.severity is Severity.FAILURE
     assert wrong.summary == (
-        "dp_replicate 2 × dp_shard 4 × tp 8 = 64, but the world is 48. dp_shard = -1 would be 48 / 16 = 3."
+        "dp_replicate 2 × dp_shard 4 × tp 8 = 64, but the world size is 48. dp_shard = -1 would be 48 / 16 = 3."
     )
     assert {evidence.quote for evidence in wrong.evidence} >= {"tensor_parallel_degree = 8", "--world-size 48"}
     assert wrong.attributes["dims"] == {"dp_replicate": 2, "dp_shard": 4, "tp": 8}
@@ -102,7 +102,7 @@ def test_options_of_the_command_come_on_top_of_the_file(tmp_path: Path) -> None:
 def test_a_typed_world_overrules_the_file_s(tmp_path: Path) -> None:
     config = written(tmp_path, "accelerate.yaml", ACCELERATE)
     assert not loud(findings_of(config))
-    assert "but the world is 32" in loud(findings_of(config, world_size=32))["mesh.size_mismatch"]
+    assert "but the world size is 32" in loud(findings_of(config, world_size=32))["mesh.size_mismatch"]
 
 
 def test_an_unknown_world_or_order_is_asked_for_and_no_fault(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_heads_and_experts_that_divide_are_silent_and_others_are_named(tmp_path:
     assert not loud(findings_of(config, model, world_size=64))
     model.write_text(MODEL.replace("32", "36"), encoding="utf-8")
     said = loud(findings_of(config, model, world_size=64))["mesh.not_divisible"]
-    assert said.startswith("36 attention heads cannot be divided by tp 8 (36 / 8 = 4.5)")
+    assert said.startswith("36 attention heads cannot be divided evenly by tp 8 (36 / 8 = 4.5)")
 
 
 def test_few_key_value_heads_are_repeated_by_megatron_and_refused_by_torchtitan(tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ srun python pretrain_gpt.py --tensor-model-parallel-size 8
 def test_ranks_dealt_to_hosts_in_turn_tear_groups_of_neighbours_apart(tmp_path: Path) -> None:
     findings = findings_of(written(tmp_path, "job.sbatch", CYCLIC), rank=3)
     found = only(findings, "mesh.crosses_hosts")
-    assert "8 of 8 groups of the axis tp span up to 8 hosts: ranks are dealt out" in found.summary
+    assert "8 of 8 groups of the axis tp span up to 8 hosts: ranks are assigned" in found.summary
     assert found.attributes["dealt"] and "#SBATCH --distribution=cyclic" in {e.quote for e in found.evidence}
-    assert "Its host has the ranks 3-59 step 8." in only(findings, "mesh.rank").summary
+    assert "Its host has ranks 3-59 step 8." in only(findings, "mesh.rank").summary
 
 
 def test_ranks_numbered_host_by_host_keep_them_together(tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_a_rank_has_its_place_its_groups_and_those_who_wait_for_it() -> None:
     assert found.attributes["groups"] == {"tp": "32-39", "pp": "5, 37", "dp": "37-61 step 8"}
     assert found.attributes["host_index"] == 4
     assert "If it stops, 32-39 except 37 wait in the same layer" in found.summary
-    assert "Its host has the ranks 32-39." in found.summary
+    assert "Its host has ranks 32-39." in found.summary
 
 
 def test_a_rank_that_is_not_there_is_said_to_be_none() -> None:
     found = only(typed("dp=2,tp=2", rank=4), "mesh.rank")
-    assert found.summary == "There is no rank 4: the mesh dp 2 × tp 2 has the ranks 0-3."
+    assert found.summary == "There is no rank 4: the mesh dp 2 × tp 2 has ranks 0-3."
 
 
 @pytest.mark.parametrize(
@@ -218,9 +218,9 @@ def test_a_rank_that_is_not_there_is_said_to_be_none() -> None:
         ("8-15", "tp", "are a group of the axis tp, at pp 0, dp 1"),
         ("5-29 step 8", "dp", "are a group of the axis dp"),
         ("5, 37", "pp", "are a group of the axis pp"),
-        ("8-11", None, "are a part of the group 8-15 of the axis tp"),
-        ("0, 9", None, "are no group of this mesh"),
-        ("60-70", None, "the ranks 0-63 only"),
+        ("8-11", None, "are only part of a group: 8-15, of the axis tp"),
+        ("0, 9", None, "are neither a group of this mesh"),
+        ("60-70", None, "only has ranks 0-63"),
     ],
 )
 def test_a_stuck_group_is_told_by_its_members(members: str, axis: str | None, said: str) -> None:
@@ -231,7 +231,7 @@ def test_a_stuck_group_is_told_by_its_members(members: str, axis: str | None, sa
 def test_a_stuck_group_is_told_by_its_name(tmp_path: Path) -> None:
     script = written(tmp_path, "run.sh", MEGATRON)
     found = only(findings_of(script, group="PIPELINE_MODEL_PARALLEL_GROUP"), "mesh.group_axis")
-    assert found.summary.endswith("is the axis pp: 16 groups of 2 ranks, the first of them 0, 16.")
+    assert found.summary.endswith("is the axis pp: 16 groups of 2 ranks, the first is 0, 16.")
     assert only(findings_of(script, group="mesh_cp"), "mesh.group_axis").attributes["axes"] == []
 
 
@@ -255,10 +255,10 @@ def test_the_store_knows_where_every_rank_stands() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ({"dims": "tp=x"}, "no dimension"),
+        ({"dims": "tp=x"}, "not NAME=SIZE"),
         ({"dims": "tp=2,sp=2", "framework": "torchtitan"}, "torchtitan has no dimension sp"),
-        ({"dims": "tp=2", "framework": "horovod"}, "'horovod' is not known"),
-        ({"dims": "tp=2", "members": "3-1"}, "no span of ranks"),
+        ({"dims": "tp=2", "framework": "horovod"}, "the dimension order of 'horovod' is unknown"),
+        ({"dims": "tp=2", "members": "3-1"}, "is not a range of ranks"),
         ({"dims": "sglang:d4t2"}, "no engine that trains"),
     ],
 )

@@ -121,7 +121,7 @@ def test_one_of_which_nothing_tells_is_left_open() -> None:
 
 def test_what_the_driver_wants_for_recovery_is_the_action() -> None:
     code = xid_code(154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")
-    assert (code.action, code.meaning) == ("reset_gpu", "the driver wants for recovery: GPU Reset Required")
+    assert (code.action, code.meaning) == ("reset_gpu", "the driver requests this recovery action: GPU Reset Required")
     assert xid_code(154).action == "look_earlier"
 
 

@@ -122,7 +122,7 @@ def test_a_rank_behind_is_told_as_enqueued_only(tmp_path: Path) -> None:
         True,
     )
     assert found.severity is Severity.WARNING
-    assert "enqueueing only" in found.summary
+    assert "only shows enqueueing" in found.summary
 
 
 def test_a_rank_behind_in_an_aborted_job_is_a_failure(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_json_with_its_comma_says_the_same() -> None:
 def test_ranks_behind_are_named_where_ras_lists_them() -> None:
     (found,) = of_code(findings_of(FIXTURES / "ras_2.24.txt"), "collective.missing_ranks")
     assert (found.ranks, found.severity, found.attributes["minority"]) == ([5, 7], Severity.WARNING, True)
-    assert "ask again" in found.summary
+    assert "query it again" in found.summary
 
 
 def test_where_ras_lists_those_ahead_the_ones_behind_stay_unknown() -> None:

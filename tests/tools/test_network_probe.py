@@ -225,7 +225,7 @@ def test_to_an_address_of_its_own_a_host_measures_what_was_asked_and_blames_no_n
     found = looked(here, iperf3_port=5201, rdma_device="rxe0")
     speeds = [finding for finding in found if finding.code == "network.throughput"]
     assert {finding.attributes["tool"] for finding in speeds} == {"iperf3", "perftest"}
-    assert all("itself: this was over no network" in finding.summary for finding in speeds)
+    assert all("itself: not over a network" in finding.summary for finding in speeds)
     assert not loud(found) and not sizes(here)
     assert not any("iperf3" in asked or "ib_write" in asked for asked in _asked(Lan(local=True, outputs=outputs)))
 
@@ -302,7 +302,7 @@ def test_a_capture_counts_what_was_sent_again() -> None:
 
 
 def test_a_file_that_is_no_capture_is_refused() -> None:
-    with pytest.raises(UsageError, match="no capture of packets"):
+    with pytest.raises(UsageError, match="no packet capture"):
         PROBE.capture(LocalHost("unknown"), PROBE.args(target=[str(RECORDED / "ping_all.txt")]))
 
 
@@ -311,7 +311,7 @@ def test_a_capture_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) ->
     whole = (RECORDED / "faults.pcap").read_bytes()
     (tmp_path / "cut.pcap").write_bytes(whole[: len(whole) // 2])
     raw = PROBE.capture(LocalHost("unknown"), PROBE.args(target=[str(tmp_path / "cut.pcap")]))
-    assert [said for said in raw.problems if "did not read it to its end" in said]
+    assert [said for said in raw.problems if "did not read all of it" in said]
     assert findings_of(raw)
 
 
@@ -383,7 +383,7 @@ def test_an_answer_is_bounded_in_bytes_and_in_time() -> None:
 
 def test_a_name_is_no_address_to_connect_to() -> None:
     reply = LocalHost().answer(HostCall("tcp", "localhost 80", {"timeout_s": 1.0, "listens": True}))
-    assert reply.error == "failed" and "is no address" in reply.message
+    assert reply.error == "failed" and "is not an address" in reply.message
 
 
 @given(

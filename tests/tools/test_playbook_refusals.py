@@ -76,13 +76,13 @@ def test_good_pages_load(directory: Path) -> None:
         pytest.param("strength: conclusive", "strenght: weak", "strenght", id="unknown key of a clause"),
         pytest.param("as: stopped}", "ass: stopped}", "ass", id="unknown key of a condition"),
         pytest.param("strength: conclusive", "strength: certain", "certain", id="unknown strength"),
-        pytest.param("rank.stopped", "rank.stoped", "'rank.stoped' is no registered", id="unknown finding code"),
-        pytest.param("culprits: [stopped]", "culprits: [held]", "'held' is bound by no", id="unbound culprit"),
+        pytest.param("rank.stopped", "rank.stoped", "'rank.stoped' is not a registered", id="unknown finding code"),
+        pytest.param("culprits: [stopped]", "culprits: [held]", "no condition binds 'held'", id="unbound culprit"),
         pytest.param("separates: [stopped]", "separates: [gone]", "separates 'gone'", id="separates no cause"),
-        pytest.param("symptoms: [hang]", "symptoms: [slow]", "'slow' is no symptom", id="no such symptom"),
+        pytest.param("symptoms: [hang]", "symptoms: [slow]", "'slow' is not a symptom", id="no such symptom"),
         pytest.param("symptoms: [hang]", "symptoms: []", "symptoms", id="a cause of nothing"),
         pytest.param("fix: [Let it go on.]", "fix: []", "fix", id="no fix"),
-        pytest.param("as: stopped}]", "absent: true}]", "absences alone", id="absences alone"),
+        pytest.param("as: stopped}]", "absent: true}]", "only absences", id="absences alone"),
         pytest.param("kind: cause", "kind: reason", "kind", id="unknown kind"),
         pytest.param("title: the", "title: [the", "stopped.md", id="no YAML"),
         pytest.param("---\nkind", "kind", "no front matter", id="no front matter"),
@@ -94,9 +94,7 @@ def test_good_pages_load(directory: Path) -> None:
         pytest.param(
             "strength: conclusive", "says: '{stopped.stat}'", "nearest is 'state'", id="attribute in a sentence"
         ),
-        pytest.param(
-            "strength: conclusive", "says: '{held.ranks}'", "no condition is called 'held'", id="unbound name"
-        ),
+        pytest.param("strength: conclusive", "says: '{held.ranks}'", "no condition is named 'held'", id="unbound name"),
     ],
 )
 def test_a_broken_cause_page_is_refused_by_name(directory: Path, old: str, new: str, complaint: str) -> None:
@@ -120,7 +118,7 @@ def test_what_findings_have_may_be_asked(directory: Path, seen: str) -> None:
 
 def test_a_symptom_page_with_an_unbound_victim_is_refused(directory: Path) -> None:
     spoil(directory, "victims: [waiting]", "victims: [slow]", "symptoms/hang.md")
-    with pytest.raises(PlaybookError, match="hang: 'slow' is bound by no condition"):
+    with pytest.raises(PlaybookError, match="hang: no condition binds 'slow'"):
         load_playbooks(directory)
 
 
@@ -140,7 +138,7 @@ def test_two_pages_cannot_share_an_id() -> None:
 @pytest.mark.parametrize("test", ["[lock, [file_io, sleep]]", "{not: [lock, [file_io, sleep]]}"])
 def test_a_list_in_a_list_is_refused_since_nothing_would_equal_it(directory: Path, test: str) -> None:
     spoil(directory, "{finding: rank.stopped,", "{finding: rank.stopped, where: {state: " + test + "},")
-    with pytest.raises(PlaybookError, match=r"stopped\.md: state asks for a list in a list"):
+    with pytest.raises(PlaybookError, match=r"stopped\.md: state has a list inside a list"):
         load_playbooks(directory)
 
 

@@ -64,12 +64,12 @@ def test_if_every_rank_reports_a_timeout_the_records_are_asked_for() -> None:
 
 def test_ranks_that_printed_less_are_looked_at_first() -> None:
     behind = seen("rank.steps_behind", 3, severity="notice", minority=True, difference=40)
-    assert "first rank 3" in asked(unseen(), told("hangs"), behind).question
+    assert "Start with rank 3" in asked(unseen(), told("hangs"), behind).question
 
 
 def test_a_stopped_launcher_asks_who_did_it() -> None:
     ended = seen("job.ended", severity="notice", signal="SIGTERM", exit_codes={})
-    assert "Who sent SIGTERM" in asked(unseen(ended=True), ended, told("crashes")).question
+    assert "What sent SIGTERM" in asked(unseen(ended=True), ended, told("crashes")).question
 
 
 def test_a_launcher_that_was_stopped_for_a_failed_rank_is_no_question() -> None:

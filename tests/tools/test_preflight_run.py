@@ -109,7 +109,7 @@ def test_a_bundle_of_a_run_is_read_again_and_starts_nothing(tmp_path: Path) -> N
 def test_results_are_nobody_elses_business(tmp_path: Path) -> None:
     directory = run_preflight(PreflightArgs(launcher=launcher("")), ask_why)
     assert directory.stat().st_mode & 0o777 == 0o700
-    with pytest.raises(UsageError, match="another preflight"):
+    with pytest.raises(UsageError, match="results of an earlier preflight"):
         run_preflight(PreflightArgs(launcher=launcher(""), directory=str(directory)), ask_why)
 
 
@@ -133,8 +133,8 @@ def test_a_job_within_a_job_is_a_job_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dims", "words"),
     [
-        ("dp=2,tp=3", "2 x 3 does not make 4 ranks"),
-        ("dp=-1,tp=3", "-1 x 3 does not make 4 ranks"),
+        ("dp=2,tp=3", "2 x 3 does not multiply to 4 ranks"),
+        ("dp=-1,tp=3", "-1 x 3 does not multiply to 4 ranks"),
         ("dp=-1,tp=-1", "more than one"),
         ("dp", "'dp' is not NAME=SIZE"),
         ("dp=0", "'dp=0' is not"),
@@ -148,5 +148,5 @@ def test_dimensions_that_do_not_fit_get_the_arithmetic(tmp_path: Path, dims: str
 
 @pytest.mark.parametrize("words", [["no-such-launcher"], ["/no/such/torchrun", "--nnodes", "2"]])
 def test_a_launcher_that_is_not_there_is_refused(tmp_path: Path, words: Sequence[str]) -> None:
-    with pytest.raises(UsageError, match="no such file and no such command"):
+    with pytest.raises(UsageError, match="no such file or command"):
         command_of(PreflightArgs(launcher=list(words)), tmp_path, sweep=True)

@@ -136,7 +136,7 @@ def test_an_ended_rank_is_not_found(rank: AgentAddress) -> None:
 
 
 def test_a_directory_that_is_no_run_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="not a directory of a run"):
+    with pytest.raises(NotFound, match="not a run directory"):
         list_agents(str(tmp_path))
 
 

@@ -57,9 +57,9 @@ def test_where_one_process_of_the_port_is_stopped_another_is_asked() -> None:
 @pytest.mark.parametrize(
     ("how", "error", "said"),
     [
-        ("silent", TimedOut, "takes connections and does not answer"),
-        ("slow", TimedOut, "did not end its report in time"),
-        ("garbage", HostError, "does not answer as NCCL's RAS does"),
+        ("silent", TimedOut, "accepts connections but does not answer"),
+        ("slow", TimedOut, "did not finish its report in time"),
+        ("garbage", HostError, "does not answer like NCCL's RAS"),
     ],
 )
 def test_whoever_does_not_answer_as_ras_does_is_told(how: str, error: type[HostError], said: str) -> None:
@@ -75,7 +75,7 @@ def test_nobody_there_is_told(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["", "localhost", "localhost:x", "localhost:99999999999", ":28028"])
 def test_what_is_no_address_is_told(address: str) -> None:
-    with pytest.raises(HostError, match="no address"):
+    with pytest.raises(HostError, match="is not the address"):
         LocalHost().nccl_ras(address, timeout_s=5)
 
 
@@ -87,7 +87,7 @@ def test_four_frozen_answers_name_the_communicator_and_who_is_behind(tmp_path: P
     found = brought(tmp_path, *(job.report(60 * minute) for minute in range(4)))
     (missing,) = of_code(found, "collective.missing_ranks")
     assert (missing.ranks, missing.group, missing.severity) == ([37], "communicator ff of 64 ranks", Severity.FAILURE)
-    assert "nobody in it launched anything in 4 answers of RAS within 180 s" in missing.summary
+    assert "no rank in it launched anything across 4 RAS answers within 180 s" in missing.summary
     (root,) = of_code(found, "rank.waited_for")
     assert (root.ranks, root.attributes["moving"], root.attributes["state"]) == ([37], False, "unseen")
     diagnosis = investigate([str(tmp_path)]).diagnose()
@@ -100,7 +100,7 @@ def test_answers_in_which_counts_go_on_blame_nobody(tmp_path: Path) -> None:
     found = brought(tmp_path, job.report(0), later.report(60))
     assert not of_code(found, "collective.missing_ranks")
     (going,) = of_code(found, "job.progressing")
-    assert "launched further collectives in 1 of 1 communicators" in going.summary
+    assert "launched more collectives in 1 of 1 communicators" in going.summary
     assert not investigate([str(tmp_path)]).diagnose().suspects
 
 
@@ -188,7 +188,7 @@ def test_frozen_answers_as_text_name_whom_they_list(tmp_path: Path) -> None:
         (tmp_path / f"ras_{number}.txt").write_text(TEXT)
     (missing,) = of_code(investigate([str(tmp_path)]).findings, "collective.missing_ranks")
     assert (missing.ranks, missing.severity) == ([37], Severity.WARNING)
-    assert "Nobody in it launched anything in 3 answers of RAS" in missing.summary
+    assert "No rank in it launched anything across 3 RAS answers" in missing.summary
 
 
 def test_the_waits_can_be_put_into_the_wait_graph(tmp_path: Path) -> None:
@@ -248,9 +248,9 @@ def test_why_names_who_is_behind_of_64_ranks_in_4_communicators() -> None:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("silent", "takes connections and does not answer"),
-        ("garbage", "does not answer as NCCL's RAS does"),
-        ("nonsense", "does not report as NCCL's RAS does"),
+        ("silent", "accepts connections but does not answer"),
+        ("garbage", "does not answer like NCCL's RAS"),
+        ("nonsense", "does not answer like NCCL's RAS"),
     ],
 )
 def test_a_ras_that_does_not_answer_is_told(how: str, said: str) -> None:
@@ -263,7 +263,7 @@ def test_a_ras_that_does_not_answer_is_told(how: str, said: str) -> None:
 def test_an_address_of_the_environment_at_which_nobody_listens_is_told() -> None:
     with processes(range(1), {"NCCL_RAS_ADDR": "127.0.0.1:1"}) as pids:
         raw = PROBE.capture(LocalHost(), NcclLogArgs(target=[str(pids[0])]))
-    assert "nobody listens at 127.0.0.1:1" in "\n".join(gap.what for gap in raw.missing)
+    assert "no process listens at 127.0.0.1:1" in "\n".join(gap.what for gap in raw.missing)
 
 
 @pytest.mark.needs("linux")

@@ -132,7 +132,7 @@ def test_what_nobody_asked_is_not_recorded() -> None:
             lambda: host.ask_agent("/tmp/run", 0, 1, {"op": "meta"}),
             lambda: RecordedHost(bundle, "node2").processes(),
         ):
-            with pytest.raises(NotRecorded, match="holds no answer") as refused:
+            with pytest.raises(NotRecorded, match="has no answer") as refused:
                 ask()
             assert "says nothing about the job" in refused.value.help
 

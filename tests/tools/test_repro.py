@@ -76,7 +76,7 @@ def test_files_of_64_ranks_make_a_script_of_few() -> None:
 
 
 def test_a_job_in_which_nobody_deviates_has_no_script() -> None:
-    with pytest.raises(UsageError, match="run through"):
+    with pytest.raises(UsageError, match="run to completion"):
         script_of(HEALTHY)
 
 

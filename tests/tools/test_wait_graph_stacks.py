@@ -189,4 +189,4 @@ def test_waits_are_shown_and_drawn_from_any_rank() -> None:
 
 
 def test_of_a_healthy_job_no_waits_are_shown() -> None:
-    assert look(["waits"], [str(LIVE / "async_saver-healthy.tar.zst")]).text == "no rank is seen to wait"
+    assert look(["waits"], [str(LIVE / "async_saver-healthy.tar.zst")]).text == "no rank is known to wait"

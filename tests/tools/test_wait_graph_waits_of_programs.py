@@ -93,7 +93,7 @@ def _polling(program: str, *, last: int = 3) -> Ranks:
 def test_ranks_that_poll_wait_for_the_one_that_ended() -> None:
     waits = _polling(POLL).waits(GONE)
     assert waits.roots.ranks == (3,) and waits.roots.victims == (0, 1, 2)
-    assert "ranks 0-2 wait in a loop" in waits.chain[0].lower() and "job.py:3 run" in waits.chain[0]
+    assert "ranks 0-2 wait in a polling loop" in waits.chain[0].lower() and "job.py:3 run" in waits.chain[0]
 
 
 def test_ranks_that_poll_wait_for_the_one_that_stands_still() -> None:

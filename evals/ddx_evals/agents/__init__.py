@@ -1,1 +1,1 @@
-"""Agents that are scored: what they are given, where they work, and what they leave behind."""
+"""The agents to score: their task and tools, their workplace, and their answers."""

@@ -1,9 +1,9 @@
-"""Answers of agents outside, as files: where a served incident collects them, and how they are read to be scored.
+"""Answers of external agents as files: where a served incident collects them, and how they are read for scoring.
 
-    <answers>/<split>/<incident>/<view>/<try>/diagnosis-<n>.json    what was reported; the last one counts
+    <answers>/<split>/<incident>/<view>/<try>/diagnosis-<n>.json    a reported diagnosis; the last one counts
     <answers>/<split>/<incident>/<view>/<try>/transcript.json       the calls, if the harness keeps them
-    <answers>/<split>/<incident>/<view>/<try>/try.json              under what the try was made, if we ran the agent
-    <answers>/<split>/<incident>/<view>/<try>/output.txt            what it printed, likewise
+    <answers>/<split>/<incident>/<view>/<try>/try.json              how the try was made, if we ran the agent
+    <answers>/<split>/<incident>/<view>/<try>/output.txt            the agent's output, if we ran it
 
 A try without a diagnosis is a failed run, not a wrong answer.
 """
@@ -31,15 +31,15 @@ _NUMBER = re.compile(r"diagnosis-(\d{1,6})\.json")
 
 
 class TryRecord(BaseModel):
-    """`try.json`: under what a try was made. The harness writes it, out of the agent's reach."""
+    """`try.json`: how a try was made. The harness writes it, out of the agent's reach."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str = ""
-    """Who it was; nothing in older records."""
+    """The name of the system; "" in older records."""
     arm: str
     sealed: bool
-    """Whether the agent saw its workplace alone."""
+    """Whether the agent saw only its workplace."""
     ended: str
     """How the agent ended, in words."""
     seconds: float
@@ -47,7 +47,7 @@ class TryRecord(BaseModel):
 
 @dataclass(frozen=True)
 class Try:
-    """One try at one view of one incident."""
+    """One try on one view of one incident."""
 
     split: str
     incident: str
@@ -57,12 +57,12 @@ class Try:
 
 
 def new_try(answers: Path, incident: Incident, view: View) -> Path:
-    """A new directory that takes what is reported about a view."""
+    """Create a directory for the reports on a view."""
     return next_try(answers / incident.split / incident.id / view)
 
 
 def next_try(of_view: Path) -> Path:
-    """A new directory among the tries at one view."""
+    """Create the next try's directory for a view."""
     directory = of_view / str(1 + max(_numbers(of_view), default=0))
     directory.mkdir(parents=True)
     return directory
@@ -78,62 +78,62 @@ def tries(answers: Path) -> list[Try]:
     ]
     if not found:
         raise UsageError(
-            f"{answers} holds no answers", "They lie at <split>/<incident>/<view>/<try>/diagnosis-1.json below it."
+            f"{answers} has no answers", "They belong at <split>/<incident>/<view>/<try>/diagnosis-1.json below it."
         )
     return found
 
 
 def answer_of(directory: Path) -> Answer:
-    """The last diagnosis of a try. Raises UnreadableInput if there is none, or it is none."""
+    """The last diagnosis of a try. Raises UnreadableInput if there is none, or if it is invalid."""
     reported = reports_in(directory)
     if not reported:
         misnamed = [file.name for file in directory.glob("diagnosis*") if file.is_file()]
-        seen = f"; {min(misnamed)[:80]} is not read, its name has to be diagnosis-1.json" if misnamed else ""
+        seen = f"; {min(misnamed)[:80]} is ignored: its name must be diagnosis-1.json" if misnamed else ""
         raise UnreadableInput(f"no diagnosis was reported{seen}")
     return Answer(read_diagnosis(reported[-1]), transcript_of(directory))
 
 
 def reports_in(directory: Path) -> list[Path]:
-    """The diagnoses of a try in the order in which they came; some may lie with the incident that they are about."""
+    """The diagnoses of a try in order of arrival; some may be with the incident that they are about."""
     numbered = [(file, int(match[1])) for file in directory.rglob("*.json") if (match := _NUMBER.fullmatch(file.name))]
     return [file for file, _ in sorted(numbered, key=lambda each: (each[0].stat().st_mtime_ns, each[1]))]
 
 
 def last_report_ns(directory: Path) -> int:
-    """When the last diagnosis of a try came, in nanoseconds since 1970; 0 if none did."""
+    """The time of a try's last diagnosis, in nanoseconds since 1970; 0 if there is none."""
     reported = reports_in(directory)
     return reported[-1].stat().st_mtime_ns if reported else 0
 
 
 def next_report(directory: Path) -> str:
-    """The name of the next diagnosis of a try."""
+    """The file name for the next diagnosis of a try."""
     numbers = [int(match[1]) for file in reports_in(directory) if (match := _NUMBER.fullmatch(file.name))]
     return f"diagnosis-{1 + max(numbers, default=0)}.json"
 
 
 def systems_in(answers: Path) -> set[str]:
-    """Whose tries lie below a directory, as far as we made them."""
+    """The systems whose tries, made by us, are below a directory."""
     records = [record_of(file.parent) for file in answers.glob(f"*/*/*/*/{TRY}")]
     return {record.system for record in records if record and record.system}
 
 
 def check_free_of_others(answers: Path, system: str) -> None:
-    """Raises UsageError if a directory holds tries of another system: they could not be distinguished later."""
+    """Raise UsageError if a directory has tries of another system, which could not be distinguished later."""
     if others := systems_in(answers) - {system}:
         raise UsageError(
-            f"{answers} holds tries of {', '.join(sorted(others))}",
+            f"{answers} has tries of {', '.join(sorted(others))}",
             f"Keep those of {system} apart: --answers {answers}-{system}",
         )
 
 
 def record_of(directory: Path) -> TryRecord | None:
-    """Under what a try was made; None if it was not made by us. Raises UnreadableInput for a damaged record."""
+    """The record of how a try was made; None if it was not made by us. Raises UnreadableInput if it is damaged."""
     file = directory / TRY
     return _read(file, TryRecord) if file.exists() else None
 
 
 def transcript_of(directory: Path) -> Transcript:
-    """The calls of a try, none if nobody kept them. Raises UnreadableInput for a damaged file."""
+    """The calls of a try; empty if they were not kept. Raises UnreadableInput for a damaged file."""
     file = directory / TRANSCRIPT
     told = _read(file, Transcript) if file.exists() else Transcript()
     record = record_of(directory)
@@ -144,18 +144,18 @@ def _read(file: Path, kind: type[M]) -> M:
     try:
         return kind.model_validate_json(file.read_bytes())
     except ValidationError as error:
-        raise UnreadableInput(f"{file} holds no {kind.__name__.lower()}: {error.errors()[0]['msg']}") from error
+        raise UnreadableInput(f"{file} is not a {kind.__name__.lower()}: {error.errors()[0]['msg']}") from error
 
 
 def read_diagnosis(file: Path) -> Diagnosis:
-    """A diagnosis in a file, as `ddx why --json` prints it. Raises UnreadableInput."""
+    """Read a diagnosis from a file, as `ddx why --json` prints it. Raises UnreadableInput."""
     try:
         return Diagnosis.model_validate_json(file.read_bytes())
     except OSError as error:
         raise UnreadableInput(f"{file}: {error.strerror or error}") from error
     except ValidationError as error:
         raise UnreadableInput(
-            f"{file} is no diagnosis ({first_mistake(error)})", "`ddx schema` prints what it has to be."
+            f"{file} is not a diagnosis ({first_mistake(error)})", "`ddx schema` prints its schema."
         ) from error
 
 

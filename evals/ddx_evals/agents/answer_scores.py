@@ -1,4 +1,4 @@
-"""Scores answers that came from outside, as files."""
+"""Scores answers of external agents, given as files."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ddx_server.render.safe_text import safe
 from ddx_tools.model.errors import UnreadableInput, UsageError
 
 UNNAMED = "agent"
-"""What a system is called that nobody named."""
+"""The name of a system without a name."""
 _MOST_OF_OUTPUT_BYTES, _LONGEST_LINE = 4096, 200
 
 
 def score_one(file: Path, incident: Incident, view: View, system: str) -> CaseResult:
-    """The score of one diagnosis. Raises UnreadableInput if the file holds none."""
+    """Score the diagnosis in a file. Raises UnreadableInput if there is none."""
     answer = Answer(read_diagnosis(file))
     with staged(incident, view) as material:
         return scored(Case(incident, view, material), system, answer).model_copy(update={"unsealed": True})
 
 
 def score_tries(tries: Sequence[Try], system: str | None = None) -> list[CaseResult]:
-    """The scores of all tries; one that brought no diagnosis is a failed one.
+    """Score all tries; a try without a diagnosis counts as failed.
 
-    They are called `system`, else as their records say. Raises UsageError if they are of several, and are to be called
-    one.
+    The results are named `system`, or else as the records say. Raises UsageError if `system` is given for tries of
+    several systems.
     """
     records = [record_of(each.directory) for each in tries]
     recorded = {record.system for record in records if record and record.system}
     if system and len(recorded) > 1:
-        raise UsageError(f"these are tries of {', '.join(sorted(recorded))}", "Leave --system out.")
+        raise UsageError(f"these are tries of {', '.join(sorted(recorded))}", "Omit --system.")
     results = []
     for each, record in zip(tries, records, strict=True):
         name = system or (record.system if record else "") or UNNAMED
@@ -46,7 +46,7 @@ def score_tries(tries: Sequence[Try], system: str | None = None) -> list[CaseRes
 
 
 def score_try(case: Case, system: str, directory: Path, number: int) -> CaseResult:
-    """The score of one try. Unless we ran the agent under seal, nobody knows what it saw."""
+    """Score one try. Unless we ran the agent sealed, nobody knows what it saw."""
     record = record_of(directory)
     try:
         result = scored(case, system, answer_of(directory), number)
@@ -58,7 +58,7 @@ def score_try(case: Case, system: str, directory: Path, number: int) -> CaseResu
 
 
 def _last_words(directory: Path) -> str:
-    """The last line that an agent printed, and where the others are. It is a stranger's text."""
+    """The last line of an agent's output, made safe, and the file with the rest."""
     file = directory / OUTPUT
     try:
         with file.open("rb") as output:
@@ -67,4 +67,4 @@ def _last_words(directory: Path) -> str:
     except OSError:
         return ""
     last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f": {safe(last, limit=_LONGEST_LINE).plain} – all that it printed: {file}" if last else ", printed nothing"
+    return f": {safe(last, limit=_LONGEST_LINE).plain} – all output: {file}" if last else ", printed nothing"

@@ -1,4 +1,4 @@
-"""What an agent is given to work with: the arms of an ablation, each of which adds one thing to the one before."""
+"""The arms of an ablation: what an agent is given; each arm adds one thing to the previous one."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _WITH_SKILL = "+skill"
 
 
 class Tools(StrEnum):
-    """The tools of an arm. Whatever it is, the diagnosis is submitted by `report_diagnosis`."""
+    """The tools of an arm. In every arm, the diagnosis is submitted with `report_diagnosis`."""
 
     NONE = "none"
-    """The words of the user, and the end of the log."""
+    """The user's words, and the end of the log."""
     SHELL = "shell"
-    """A shell over the material, without ddx."""
+    """A shell with the material, without ddx."""
     PROBES = "probes"
-    """The shell, and the probes over MCP: what was seen, without playbooks to judge it."""
+    """The shell, and the probes over MCP: observations without playbooks to judge them."""
     ALL = "all"
     """The shell with `ddx` in it, and the whole MCP server."""
     SERVER = "server"
-    """The whole MCP server and no shell: what an agent has that may not touch the machine."""
+    """The whole MCP server and no shell, as for an agent without access to the machine."""
 
     @property
     def has_material(self) -> bool:
-        """Whether the files themselves lie before the agent."""
+        """Whether the agent can open the files themselves."""
         return self in (Tools.SHELL, Tools.PROBES, Tools.ALL)
 
     @property
     def has_playbooks(self) -> bool:
-        """Whether the differential and its pages are within reach."""
+        """Whether the agent can use the diagnosis and the playbooks."""
         return self in (Tools.ALL, Tools.SERVER)
 
 
@@ -43,22 +43,22 @@ class Arm(NamedTuple):
     skill: bool = False
 
     def __str__(self) -> str:
-        """How it is written on the command line and in tables: `all+skill`."""
+        """The arm's name on the command line and in tables: `all+skill`."""
         return f"{self.tools}{_WITH_SKILL if self.skill else ''}"
 
 
 LADDER = (Arm(Tools.NONE), Arm(Tools.SHELL), Arm(Tools.PROBES), Arm(Tools.ALL), Arm(Tools.ALL, skill=True))
-"""The ablation: what each step is worth is the difference to the one before, and to the first."""
+"""The ablation: each step is worth its difference from the previous one, and from the first."""
 
 
 def arms_named(names: Sequence[str] | None) -> list[Arm]:
-    """The arms of these names, `server` without one; `ladder` stands for all of the ablation. Raises UsageError."""
+    """The arms with these names (default: `server`); `ladder` stands for the whole ablation. Raises UsageError."""
     found = [LADDER if name == "ladder" else (arm_named(name),) for name in names or (Tools.SERVER,)]
     return list(dict.fromkeys(arm for arms in found for arm in arms))
 
 
 def arm_named(name: str) -> Arm:
-    """The arm that is written so. Raises UsageError if there is none."""
+    """The arm with this name. Raises UsageError if there is none."""
     tools = name.removesuffix(_WITH_SKILL)
     if tools not in set(Tools):
         raise UsageError(

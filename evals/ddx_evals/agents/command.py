@@ -1,4 +1,4 @@
-"""Runs an agent that is a command, once at one view of an incident, and keeps what it submitted."""
+"""Runs a command-line agent once on one view of an incident and keeps what it submits."""
 
 from __future__ import annotations
 
@@ -25,38 +25,39 @@ from ddx_tools.model.errors import UsageError
 
 @dataclass(frozen=True)
 class CommandAgent:
-    """An agent that works as a command.
+    """An agent that is a command.
 
-    In its arguments `{task}` stands for the whole task, `{task_file}` and `{mcp_config}` for files in its working
-    directory. Where none names the task, it is given on standard input.
+    In its arguments, `{task}` stands for the whole task, `{task_file}` and `{mcp_config}` for files in its working
+    directory. If no argument names the task, it is passed on standard input.
     """
 
     command: Sequence[str]
     arm: Arm
     limit_s: float
     see: Sequence[Path] = ()
-    """Directories and programs of its own."""
+    """The agent's own directories and programs."""
     environment: Mapping[str, str] | None = None
     sealed: bool = True
     system: str = "agent"
-    """What to call it."""
+    """The name of the agent."""
 
     def check(self, incidents: Sequence[Path]) -> None:
-        """Raises UsageError where it would see what it must not, or cannot be sealed."""
+        """Raise UsageError if the agent would see what it must not, or cannot be sealed."""
         hidden = [incidents_dir().resolve(), lab_dir().resolve(), *(path.resolve() for path in incidents)]
         for path in map(Path.resolve, self.see):
             if not path.exists():
-                raise UsageError(f"--see {path}: there is nothing", "Name the programs and files of the agent.")
+                raise UsageError(f"--see {path}: no such file or directory", "Name the agent's programs and files.")
             if self.sealed and any(truth.is_relative_to(path) or path.is_relative_to(truth) for truth in hidden):
                 raise UsageError(
-                    f"--see {path} would show the truth", "Name less, or add --unsealed: such runs are not ranked."
+                    f"--see {path} would show the truth",
+                    "Name fewer paths, or add --unsealed: such runs are not ranked.",
                 )
         if self.sealed and (reason := sealing_fails()):
-            raise UsageError(reason, "Add --unsealed to run it all the same: such runs are not ranked.")
+            raise UsageError(reason, "Add --unsealed to run it anyway: such runs are not ranked.")
 
 
 def attempt(agent: CommandAgent, case: Case, reports: Path) -> None:
-    """One try at a case. What is submitted, the calls, the output and `try.json` are in `reports` afterwards."""
+    """Make one try at a case. Submissions, calls, output and `try.json` are written to `reports`."""
     has_files = agent.arm.tools is not Tools.NONE
     task = told(case.truth.prompt, agent.arm, {} if has_files else case.logs)
     with (
@@ -68,7 +69,7 @@ def attempt(agent: CommandAgent, case: Case, reports: Path) -> None:
 
 @contextmanager
 def handed_in(reports: Path) -> Iterator[Path]:
-    """A directory whose name tells nothing, as the server says where it saves; in the end all goes to `reports`."""
+    """Yield a directory with a neutral name (the server says where it saves); then move its content to `reports`."""
     with tempfile.TemporaryDirectory(prefix="reports-") as scratch:
         try:
             yield Path(scratch)
@@ -77,7 +78,7 @@ def handed_in(reports: Path) -> Iterator[Path]:
 
 
 def work(agent: CommandAgent, task: str, material: Path | None, connection: Connection, reports: Path) -> None:
-    """Let an agent work at a task, at most for its time."""
+    """Let an agent work on a task within its time limit."""
     with tempfile.TemporaryDirectory(prefix="work-") as scratch, (reports / OUTPUT).open("wb") as output:
         seen = {str(path.absolute()): path for path in agent.see}
         place = furnish(Path(scratch).resolve(), agent.arm, task, material, connection, seen)
@@ -91,7 +92,7 @@ def work(agent: CommandAgent, task: str, material: Path | None, connection: Conn
 
 
 def _run_to_its_end(agent: CommandAgent, place: SealedPlace, task: str, output: IO[bytes]) -> str:
-    """How it ended, in words."""
+    """Run the agent and return how it ended, in words."""
     command = [_filled(argument, task) for argument in agent.command]
     run = run_in if agent.sealed else run_beside
     names_task = any(name in argument for argument in agent.command for name in ("{task}", "{task_file}"))
@@ -108,5 +109,5 @@ def _run_to_its_end(agent: CommandAgent, place: SealedPlace, task: str, output: 
 
 
 def _filled(argument: str, task: str) -> str:
-    """One argument with what it names; the task last, as it may hold braces itself."""
+    """Fill in one argument; the task comes last, since it may contain braces."""
     return argument.replace("{mcp_config}", MCP_CONFIG).replace("{task_file}", TASK).replace("{task}", task)

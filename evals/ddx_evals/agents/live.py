@@ -1,4 +1,4 @@
-"""The live track: a real job of the lab goes wrong, an agent probes it while it runs, and the clock counts."""
+"""The live track: a real lab job goes wrong, and an agent probes it against the clock while it runs."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ from ddx_tools.model.diagnosis import Diagnosis
 from ddx_tools.model.errors import UnreadableInput, UsageError
 
 LIVE = "live"
-"""What stands for the split in results."""
+"""The name used for the split in results."""
 _STRIKES_WITHIN_S = 300.0
 
 
 def check_live(agent: CommandAgent, scenarios: Sequence[Scenario]) -> None:
-    """Raises UsageError where an agent cannot work at live jobs, or a scenario cannot be asked about."""
+    """Raise UsageError if an agent cannot work on live jobs, or if a scenario cannot be examined live."""
     agent.check([])
     if agent.arm.tools.has_material and agent.sealed:
         raise UsageError(
-            f"a sealed shell does not see the job, so the arm {agent.arm} has nothing to look at",
-            "Take --arm server, or --unsealed: such runs are not ranked.",
+            f"a sealed shell cannot see the job, so the arm {agent.arm} has nothing to examine",
+            "Use --arm server, or --unsealed: such runs are not ranked.",
         )
     for scenario in scenarios:
         question(scenario.id)
         if scenario.settles.how == "exited":
-            raise UsageError(f"the job of {scenario.id} is gone when it went wrong", "Take one that hangs or is slow.")
+            raise UsageError(
+                f"the job of {scenario.id} has ended once it goes wrong", "Choose one that hangs or is slow."
+            )
 
 
 def attempt_live(agent: CommandAgent, scenario: Scenario, nproc: int, reports: Path) -> CaseResult:
-    """One run of a scenario and one try at it. Raises LabError if the job does not get there."""
+    """Run a scenario and let an agent try it once. Raises LabError if the job does not get that far."""
     asked = question(scenario.id)
     with LabRun(scenario, nproc, launcher_prefix=[str(Path(sys.executable).with_name("ddx")), "run", "--"]) as run:
         run.start()
@@ -57,7 +59,7 @@ def attempt_live(agent: CommandAgent, scenario: Scenario, nproc: int, reports: P
 
 
 def _replayed(run: LabRun, prompt: str, reports: Path) -> Replayed:
-    """What an answer may quote: what the tools said to it, and what the job shows when it has answered."""
+    """The text that an answer may quote: the tools' replies, and the job's material at the time of the answer."""
     with tempfile.TemporaryDirectory(prefix="job-") as scratch:
         bundle = Path(scratch, "bundle")
         found = investigate([str(run.launcher_pid)], bundle)

@@ -1,4 +1,4 @@
-"""Serves an incident to an agent: the ordinary MCP server, over one view of the material and nothing else."""
+"""Serves an incident to an agent: the ordinary MCP server, restricted to one view of the material."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def served(incident: Incident, view: View, reports: Path, tools: Tools = Tools.SERVER) -> Iterator[MCPServer]:
-    """The server, for as long as the block lasts; what is reported and called goes to the directory `reports`.
+    """Yield the server for the block; reports and calls are written to the directory `reports`.
 
-    The material lies in a place of its own, so that no path, query or resource leads to the truth.
-    Raises UsageError if the incident has no such view.
+    The material is in a separate place, so that no path, query or resource leads to the truth. Raises UsageError if the
+    incident has no such view.
     """
     from ddx_evals.agents.server import build
     from ddx_server.serve.config import ServeConfig

@@ -1,4 +1,4 @@
-"""Runs a command agent over incidents, and scores every try."""
+"""Runs a command-line agent over incidents and scores every try."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def run_agent(
     epochs: int = 1,
     progress: Progress = lambda _: None,
 ) -> list[CaseResult]:
-    """Every view of every incident, `epochs` times; what was submitted stays in `answers`.
+    """Run the agent on every view of every incident, `epochs` times; submissions stay in `answers`.
 
-    A try that fails costs that try alone. Raises UsageError where the agent cannot be run as it should, or `answers`
-    holds tries of another.
+    A failed try does not affect the others. Raises UsageError if the agent cannot be run properly, or if `answers` has
+    tries of another system.
     """
     agent.check([incident.directory for incident in incidents])
     check_free_of_others(answers, agent.system)

@@ -1,4 +1,4 @@
-"""The MCP server of one arm, as a process: the ordinary server or a part of it, which keeps what it was asked.
+"""The MCP server of one arm, as a process: the ordinary server or a part of it, with a transcript.
 
 python -m ddx_evals.agents.server --reports DIRECTORY [--recorded BUNDLE] [--tools ARM] [--http --token-file FILE]
 """
@@ -27,9 +27,9 @@ _BARE = "Submit the diagnosis with report_diagnosis: that ends the investigation
 
 
 def build(config: ServeConfig, tools: Tools, transcript: Path | None = None) -> MCPServer:
-    """The server that an arm gets. Without playbooks there is no `diagnose`, no page, no skill and no prompt either.
+    """Build the server of an arm. Without playbooks it has no `diagnose`, pages, skill or prompts.
 
-    It tells no case of a thread: what is scored may be one of them.
+    It leaves out the casebook's public cases, since the scored incident may be one of them.
     """
     from ddx_server.serve.app import build_server
     from ddx_tools.diagnosis.casebook import threads
@@ -61,7 +61,7 @@ def _without_playbooks(config: ServeConfig, tools: Tools) -> MCPServer:
 
 
 class _Recorder:
-    """Sees every call of a tool and its result on the way through the server, and keeps both."""
+    """Records every tool call and its result as they pass through the server."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -83,14 +83,14 @@ class _Recorder:
 
 
 def _read_by_client(result: object) -> str:
-    """The text of a result; what is structured stands there as well, as JSON."""
+    """The text of a result, which includes the structured content as JSON."""
     content = result.get("content", []) if isinstance(result, Mapping) else getattr(result, "content", [])
     parts = [part if isinstance(part, Mapping) else part.model_dump() for part in content]
     return "\n".join(str(part["text"]) for part in parts if "text" in part)
 
 
 def main() -> None:
-    """Serve until the client goes away (standard input and output) or a signal comes (HTTP)."""
+    """Serve until the client disconnects (standard input and output) or a signal arrives (HTTP)."""
     from ddx_server.serve.config import ServeConfig
     from ddx_server.serve.http_transport import HttpOptions, serve_http
     from ddx_server.serve.stdio_transport import serve_stdio

@@ -1,4 +1,4 @@
-"""The MCP server of a try as a process beside the agent, whose reports and transcript the agent cannot touch."""
+"""The MCP server of a try, in a process whose reports and transcript the agent cannot touch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _ADDRESS = re.compile(rb"MCP server: (http://\S+)")
 
 
 def server_arguments(reports: Path, tools: Tools, root: Path, recorded: Path | None) -> list[str]:
-    """The command line of a server; with `recorded` it answers out of that, else about the jobs of this machine."""
-    # -P: the working directory may be somebody's who has a file of the name of a module that is imported here.
+    """The command line of a server; with `recorded` it answers from that, else about this machine's jobs."""
+    # -P: the working directory may have a file named like a module that is imported here.
     module = ["-P", "-m", "ddx_evals.agents.server", "--tools", tools, "--reports", str(reports), "--root", str(root)]
     return [*module, *(["--recorded", str(recorded)] if recorded else [])]
 
 
 @contextmanager
 def serving(reports: Path, tools: Tools, root: Path, recorded: Path | None) -> Iterator[Connection]:
-    """A server over HTTP on loopback, while the block runs. Raises DdxError if it does not start."""
+    """Run a server over HTTP on loopback during the block. Raises DdxError if it does not start."""
     token = secrets.token_urlsafe(32)
     with tempfile.TemporaryDirectory(prefix="token-") as scratch:
         file = Path(scratch, "token")

@@ -1,4 +1,4 @@
-"""Where an agent works: a directory with its task, and, as its arm has it, the material, `ddx` and the skill."""
+"""The workplace of an agent: a directory with its task and, depending on the arm, the material, `ddx` and the skill."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _MOST_ANSWER_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Connection:
-    """How to reach the MCP server of a try."""
+    """The address and token of a try's MCP server."""
 
     url: str
     token: str
 
     def as_config(self) -> str:
-        """In the form that most clients read."""
+        """The connection in the configuration format of most clients."""
         headers = {"Authorization": f"Bearer {self.token}"}
         return json.dumps({"mcpServers": {"ddx": {"type": "http", "url": self.url, "headers": headers}}}, indent=1)
 
@@ -44,9 +44,9 @@ def furnish(
     connection: Connection | None = None,
     seen: Mapping[str, Path] | None = None,
 ) -> SealedPlace:
-    """Make the workplace below `scratch`: what the agent may write to, and beside it what it may only read.
+    """Set up the workplace below `scratch`: a writable directory, and read-only files beside it.
 
-    `material` is a staged view, of which it gets a copy, unpacked; `seen` are programs of the agent's own, by where
+    `material` is a staged view, which is copied and unpacked; `seen` are the agent's own programs, by the paths where
     they appear.
     """
     directory = scratch / "job"
@@ -67,15 +67,15 @@ def furnish(
 
 
 def written_answer(directory: Path, after_ns: int = 0) -> bytes | None:
-    """What an agent left as its answer in a file; None without one, or if it has stood there since before `after_ns`.
+    """The answer file that an agent wrote; None if there is none, or if it is older than `after_ns`.
 
-    A link is none: it may lead anywhere.
+    A link does not count: it may lead anywhere.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(directory / ANSWER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
-            # Not the time of modification: `cp -p` keeps that, and an agent may set it.
+            # Not the modification time: `cp -p` keeps it, and an agent can set it.
             if stat.S_ISREG(status.st_mode) and status.st_ctime_ns > after_ns:
                 return file.read(_MOST_ANSWER_BYTES)
     return None

@@ -1,4 +1,4 @@
-"""Answers without a model: the yardsticks that stand beside every figure."""
+"""Answers without a model: the baselines for every figure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("oracle", "playbook", "one-look", "grep", "torchfrtrace", "majority", "
 
 
 def baselines(incidents: Sequence[Incident]) -> dict[str, Baseline]:
-    """All of them by name, best expected first, for these incidents."""
+    """All baselines for these incidents by name, best expected first."""
     answering: tuple[Baseline, ...] = (oracle, playbook, one_look, grep, torchfrtrace, majority(incidents), rank0, null)
     return dict(zip(NAMES, answering, strict=True))
 

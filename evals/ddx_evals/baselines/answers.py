@@ -1,4 +1,4 @@
-"""Diagnoses that are put together by hand."""
+"""Diagnoses constructed in code."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.model.diagnosis import CandidateCause, Claim, Diagnosis, Level, NextCheck, Party, Verdict
 
 OTHER = "other"
-"""The id of a cause that no playbook describes, as `report_diagnosis` takes it."""
+"""The id for a cause that no playbook describes, as in `report_diagnosis`."""
 
 
 def undecided(question: str = "", *, probe: str = "ask") -> Diagnosis:
-    """Not enough evidence; with what to look at next, if something is asked."""
+    """An undecided diagnosis, with a next check if `question` is given."""
     check = NextCheck(probe=probe, question=question) if question else None
     return Diagnosis(verdict=Verdict.UNDECIDED, headline="It cannot be told from this.", next_check=check)
 
 
 def healthy() -> Diagnosis:
-    """Nothing is wrong."""
+    """A healthy diagnosis."""
     return Diagnosis(verdict=Verdict.HEALTHY, headline="Nothing is wrong.")
 
 
 def diagnosed(cause: str, culprits: Party, claims: Sequence[Claim], *, probability: float, level: Level) -> Diagnosis:
-    """One cause and who is to blame; `cause` is the id of a page, or OTHER."""
+    """A diagnosis of one cause with its culprits; `cause` is the id of a page, or OTHER."""
     page = load_playbooks().causes.get(cause)
     candidate = CandidateCause(
         id=cause,

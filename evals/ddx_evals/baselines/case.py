@@ -1,4 +1,4 @@
-"""What a baseline gets, and what it gives back."""
+"""The input of a baseline, a case, and its output, an answer."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class Case:
     view: View
     material: Path
     store: Store | None = None
-    """Takes the rows, for who looks at them later."""
+    """The store for the rows, if they are needed later."""
 
     @property
     def truth(self) -> Truth:
-        """The truth, for the oracle and the score alone."""
+        """The truth, only for the oracle and the score."""
         return self.incident.truth
 
     @cached_property
     def found(self) -> Investigation:
-        """What the probes find in the material and in the user's words, looked at once for all who ask."""
+        """The probes' findings in the material and the user's words, computed once."""
         found = investigate([str(self.material)], notes=[self.truth.prompt], store=self.store)
         found.not_similar = {self.truth.url}
         return found
 
     @cached_property
     def replayed(self) -> Replayed:
-        """What an answer may quote."""
+        """The text that an answer may quote."""
         return Replayed.of(self.material, self.found, [self.truth.prompt])
 
     @cached_property
@@ -56,7 +56,7 @@ class Case:
 
     @cached_property
     def logs(self) -> dict[str, str]:
-        """Of a bundle what the job printed, of brought files everything."""
+        """The job's output from a bundle, or all of the user's files."""
         if self._is_plain:
             return self.texts
         with Bundle(self.material) as bundle:
@@ -68,7 +68,7 @@ class Case:
 
 
 class Answer(NamedTuple):
-    """What somebody concluded, and what was done on the way."""
+    """A diagnosis, and the calls made on the way to it."""
 
     diagnosis: Diagnosis
     transcript: Transcript = Transcript()

@@ -1,4 +1,4 @@
-"""Ordered regular expressions over the logs: what a person with `grep` and experience gets to."""
+"""Ordered regular expressions over the logs: what an experienced person with `grep` would find."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class _Rule(BaseModel):
 
 
 def grep(case: Case) -> Answer:
-    """The cause of the first rule that a line matches, and the rank that the line names, if any."""
+    """Answer with the cause of the first rule that matches a line, and the rank that the line names, if any."""
     return Answer(first_match(case.logs) or undecided(), Transcript(calls=[ToolCall(tool="grep")]))
 
 
 def first_match(logs: Mapping[str, str]) -> Diagnosis | None:
-    """The same of any texts by name; None if no rule matches."""
+    """The diagnosis of the first matching rule over named texts; None if no rule matches."""
     lines = {name: text.splitlines() for name, text in logs.items()}
     for cause, pattern in _rules():
-        # What no text matches, no line does, which is sooner seen.
+        # Matching whole texts first is faster: a rule that matches no text matches no line.
         matching = [(name, lines[name]) for name, text in logs.items() if pattern.search(text)]
         for name, line in [(name, line) for name, all_lines in matching for line in all_lines]:
             if found := pattern.search(line[:_LONGEST_LINE]):
@@ -47,7 +47,7 @@ def first_match(logs: Mapping[str, str]) -> Diagnosis | None:
 
 
 def matching_causes(logs: Mapping[str, str]) -> Iterator[str]:
-    """Of each line that a rule matches, the cause of the first such rule."""
+    """Yield, for each line that a rule matches, the cause of the first such rule."""
     for text in logs.values():
         for line in text.splitlines():
             causes = (cause for cause, pattern in _rules() if pattern.search(line[:_LONGEST_LINE]))

@@ -1,4 +1,4 @@
-"""Answers that look at nothing: what a figure has to beat before it means anything."""
+"""Answers that ignore the material: a figure means something only if it beats these."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ddx_evals.incidents import Incident
 from ddx_tools.model.diagnosis import Level, Party, Verdict
 
 _OF_RANK_0 = "slow-rank-before-collective"
-"""The most general of the causes that blame a rank."""
+"""The most general cause that blames a rank."""
 
 
 def null(case: Case) -> Answer:
-    """Does not know, ever, and asks nothing."""
+    """Always answer undecided, without a question."""
     return Answer(undecided())
 
 
 def rank0(case: Case) -> Answer:
-    """Blames rank 0: it prints the most, and does what the others need not."""
+    """Blame rank 0, which prints the most and has extra duties."""
     guess = diagnosed(_OF_RANK_0, Party(ranks=[0]), [], probability=0.5, level=Level.HYPOTHESIS)
     return Answer(guess)
 
 
 def majority(incidents: Sequence[Incident]) -> Baseline:
-    """Names the cause that is the most frequent among these incidents, in every case."""
+    """A baseline that always names the most frequent cause of these incidents."""
     causes = Counter(incident.truth.cause for incident in incidents)
     named = [(count, cause) for cause, count in causes.items() if cause not in (Verdict.HEALTHY, Verdict.UNDECIDED)]
     most_frequent = max(named, default=(0, _OF_RANK_0))

@@ -1,4 +1,4 @@
-"""A scripted agent: it diagnoses, opens the place that the answer names, and hands in what it got. Nothing else."""
+"""A scripted agent that only diagnoses, opens the source that the answer names, and submits the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_CALLS, MOST_BYTES = 3, 12_000
 
 
 def one_look(case: Case) -> Answer:
-    """At most three calls, in the replies of the MCP server."""
+    """Answer with at most three calls to the MCP server."""
     began = perf_counter()
     told = told_payload(case.found.diagnose())
     calls = [_call("diagnose", {"notes": [case.truth.prompt]}, told)]

@@ -1,4 +1,4 @@
-"""Answers out of the truth: what it does not score 1.0 on is a fault of the incident or of a scorer."""
+"""Answers from the truth: any score below 1.0 is a fault in the incident or in a scorer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddx_tools.model.diagnosis import Claim, Level, Location, Party, Verdict
 
 _LONGEST_QUOTE = 400
 _AROUND = 100
-"""Characters of its line that a key fact is quoted with, on each side: a word alone could stand anywhere."""
+"""Characters quoted on each side of a key fact: a single word could occur anywhere."""
 
 
 def oracle(case: Case) -> Answer:

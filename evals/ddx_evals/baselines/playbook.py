@@ -1,4 +1,4 @@
-"""What `ddx why` says: all probes once, then the playbooks."""
+"""The answer of `ddx why`: all probes once, then the playbooks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from ddx_evals.scoring import ToolCall, Transcript
 
 
 def playbook(case: Case) -> Answer:
-    """Our differential."""
+    """Answer with the diagnosis of the playbooks."""
     calls = [ToolCall(tool=result.probe, output=result.model_dump_json()) for result in case.found.results]
     return Answer(case.found.diagnose(), Transcript(calls=calls))

@@ -1,4 +1,4 @@
-"""What PyTorch's own analyzer says of the flight records in the material. It names ranks, never a cause."""
+"""The answer of PyTorch's own flight record analyzer. It names ranks, never a cause."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _PICKLE_PROTOCOL = b"\x80"
 
 
 def torchfrtrace(case: Case) -> Answer:
-    """The ranks that it calls missing, mismatched or culprits; undecided without dumps, without torch, or if it fails.
+    """Blame the ranks that it calls missing, mismatched or culprits; undecided without dumps or torch, or if it fails.
 
-    It trusts the dumps, so it must see none but our own.
+    It trusts the dumps, so it must only get our own.
     """
     dumps = _dumps(case.material)
     if not dumps or find_spec("torch") is None:
@@ -39,7 +39,7 @@ def torchfrtrace(case: Case) -> Answer:
 
 
 def _dumps(material: Path) -> dict[str, bytes]:
-    """Pickled records by the name that they had on the host; of each rank the last one, as it takes no more."""
+    """The pickled records by their names on the host; only the last of each rank, as the analyzer takes one."""
     by_rank = {
         rank: (name, data)
         for name, data in sorted(_files(material))

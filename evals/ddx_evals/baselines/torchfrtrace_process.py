@@ -1,8 +1,8 @@
-"""What `torchfrtrace`, the analyzer that ships with PyTorch, names in a directory of dumps.
+"""Runs `torchfrtrace`, the analyzer that ships with PyTorch, on a directory of dumps.
 
-It loads pickles with full trust, so it is run on dumps of our own making only; and in a process of its own with a time
-limit, as it may take minutes. That process is forked from one that has imported torch, which takes longer than most
-jobs. It reads pickled dumps named by a prefix and the rank.
+It loads pickles with full trust, so it runs only on our own dumps, in a separate process with a time limit, since it
+may take minutes. That process is forked from one that has imported torch, since the import takes longer than most jobs.
+It reads pickled dumps named by a prefix and the rank.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ _SINGLE = re.compile(r"(?:[Cc]ulprit|Mismatched|error at) rank:? (\d+)")
 
 @dataclass(frozen=True)
 class Named:
-    """What it printed. An exit status of its own it has not: one other than 0 is a crash, maybe behind an answer."""
+    """The analyzer's answer. Any exit status other than 0 is a crash, perhaps after an answer."""
 
     ranks: tuple[int, ...]
     """The ranks that it calls missing, mismatched or culprits."""
     undecided: bool
-    """It says that it cannot decide."""
+    """Whether it says that it cannot decide."""
     failed: bool
-    """It crashed or ran out of time before it named anybody."""
+    """Whether it crashed or ran out of time before it named a rank."""
 
 
 def run_torchfrtrace(directory: Path, files: Iterable[str], *, limit_s: float) -> Named:
-    """What it names in the dumps `files` of a directory. Many runs cost less within `kept_ready`."""
+    """Run it on the dumps `files` of a directory. Many runs are faster within `kept_ready`."""
     with tempfile.TemporaryDirectory() as prepared, kept_ready():
         for name in files:
             rank = facts_of_name(name).rank
@@ -75,7 +75,7 @@ def run_torchfrtrace(directory: Path, files: Iterable[str], *, limit_s: float) -
 
 @contextmanager
 def kept_ready() -> Iterator[None]:
-    """Within, one process answers all runs. It starts with the first, and ends with the block."""
+    """Let one process serve all runs in the block; it starts with the first run and ends with the block."""
     if _ready:
         yield
         return
@@ -87,13 +87,13 @@ def kept_ready() -> Iterator[None]:
 
 
 class _Forking:
-    """The process that forks one for each run."""
+    """The process that forks a child for each run."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def status_of(self, question: str) -> int:
-        """The exit status of one run."""
+        """Run it once and return the exit status."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _SERVER],
@@ -109,16 +109,16 @@ class _Forking:
         return int(self._process.stdout.readline())
 
     def close(self) -> None:
-        """End it: it reads until its standard input ends."""
+        """End the process by closing its standard input."""
         if self._process is not None:
             self._process.communicate()
 
 
 _ready: list[_Forking] = []
-"""The one that is kept, if one is."""
+"""The process that is kept ready, if any."""
 
 
 def named_in(output: str) -> tuple[int, ...]:
-    """The ranks that its lines name as missing, mismatched or culprits."""
+    """The ranks that its output names as missing, mismatched or culprits."""
     found = {int(rank) for listed in _SETS.findall(output) for rank in listed.replace(",", " ").split()}
     return tuple(sorted(found | {int(rank) for rank in _SINGLE.findall(output)}))

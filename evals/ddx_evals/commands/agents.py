@@ -1,4 +1,4 @@
-"""`ddx evals agent` and `live`: agents that are commands, on recorded incidents and on jobs that run."""
+"""`ddx evals agent` and `live`: run command-line agents on recorded incidents and on running jobs."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from ddx_tools.model.errors import UsageError
 COMMAND_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 COMMAND = Annotated[
     list[str],
-    typer.Argument(help="The agent: {task}, {task_file} and {mcp_config} stand for its task and the server's address."),
+    typer.Argument(
+        help="The agent's command; {task}, {task_file} and {mcp_config} stand for its task and the server's address."
+    ),
 ]
-SYSTEM = Annotated[str, typer.Option(help="What to call the agent.")]
+SYSTEM = Annotated[str, typer.Option(help="Name of the agent in the results.")]
 SEE = Annotated[
-    list[Path] | None, typer.Option(help="Programs and files of the agent's own, which it may read; several times.")
+    list[Path] | None, typer.Option(help="The agent's own programs and files, which it may read; repeatable.")
 ]
-ENV = Annotated[list[str] | None, typer.Option("--env", help="Variables that it gets, by name; several times.")]
-LIMIT_S = Annotated[float, typer.Option("--limit-s", min=1, help="Seconds that it has for each try.")]
-ANSWERS = Annotated[Path, typer.Option(help="Directory that keeps what each try left, of one system.")]
+ENV = Annotated[list[str] | None, typer.Option("--env", help="Name of a variable to pass to the agent; repeatable.")]
+LIMIT_S = Annotated[float, typer.Option("--limit-s", min=1, help="Time limit for each try, in seconds.")]
+ANSWERS = Annotated[Path, typer.Option(help="Directory for the results of all tries, one per system.")]
 UNSEALED = Annotated[
-    bool, typer.Option("--unsealed", help="Let it see this machine, the truth included: it is not ranked then.")
+    bool,
+    typer.Option("--unsealed", help="Let the agent see this machine, including the truth; such runs are not ranked."),
 ]
 
 
 def agent(
     command: COMMAND,
-    on: Annotated[
-        list[str], typer.Option(help="A split (dev), an incident (dev/9bb4e3) or a directory; several times.")
-    ],
+    on: Annotated[list[str], typer.Option(help="A split (dev), an incident (dev/9bb4e3) or a directory; repeatable.")],
     system: SYSTEM = "agent",
     arm: Annotated[
-        str, typer.Option(help="What it is given: none, shell, probes, all or server; with +skill, the skill as well.")
+        str, typer.Option(help="The agent's tools: none, shell, probes, all or server; +skill adds the skill.")
     ] = "all",
     views: VIEWS = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Tries of each.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of tries per case.")] = 1,
     see: SEE = None,
     env: ENV = None,
     limit_s: LIMIT_S = 1800.0,
@@ -50,7 +51,7 @@ def agent(
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Run an agent that is a command on each incident, sealed from the truth, and score what it hands in.
+    """Run a command-line agent on each incident, sealed from the truth, and score its answers.
 
     `ddx evals agent --on dev --system mine -- my-agent --mcp-config {mcp_config} {task}`
     """
@@ -70,17 +71,22 @@ def agent(
 
 def _variables(names: list[str] | None) -> dict[str, str]:
     if missing := [name for name in names or () if name not in os.environ]:
-        raise UsageError(f"--env {missing[0]}: there is no such variable", "Set it, or leave it out.")
+        raise UsageError(f"--env {missing[0]}: there is no such variable", "Set it, or omit it.")
     return {name: os.environ[name] for name in names or ()}
 
 
 def live(
     command: COMMAND,
-    scenarios: Annotated[list[str], typer.Option("--scenario", help="As `ddx lab list` shows it; several times.")],
+    scenarios: Annotated[list[str], typer.Option("--scenario", help="A scenario from `ddx lab list`; repeatable.")],
     system: SYSTEM = "agent",
-    arm: Annotated[str, typer.Option(help="server or probes or none; +skill; with --unsealed, all.")] = "server",
+    arm: Annotated[
+        str,
+        typer.Option(
+            help="The agent's tools: server, probes or none; +skill adds the skill; with --unsealed, any arm."
+        ),
+    ] = "server",
     nproc: Annotated[
-        int, typer.Option(help="Number of ranks; `ddx lab list` names those a scenario is defined for.")
+        int, typer.Option(help="Number of ranks; `ddx lab list` shows which numbers a scenario supports.")
     ] = 4,
     see: SEE = None,
     env: ENV = None,
@@ -90,7 +96,7 @@ def live(
     out: OUT = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Start real jobs that go wrong, and let an agent probe them while they run: what counts is also how soon.
+    """Start real jobs that go wrong and let an agent probe them while they run; speed counts as well.
 
     `ddx evals live --scenario fewer-batches -- my-agent --mcp-config {mcp_config} {task}`
     """
@@ -116,7 +122,7 @@ def live(
             try:
                 tried.append(attempt_live(runner, scenario, nproc, reports))
             except LabError as error:
-                raise UsageError(str(error), "Try again: the machine may have been too slow for it.") from error
+                raise UsageError(str(error), "Try again: the machine may have been too slow.") from error
     results = Run(manifest=this_checkout(), results=tried)
     tell(results, out, None, as_json=as_json, cases=True)
     end_if_unscored(results, as_json=as_json)

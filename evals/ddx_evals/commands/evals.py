@@ -1,4 +1,4 @@
-"""`ddx evals`: score whoever says why a training job failed, on incidents whose causes are known."""
+"""`ddx evals`: scores diagnoses of failed training jobs on incidents with known causes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ddx_evals.terminal.options import INCIDENTS, MARKDOWN, OUT, VIEWS, help_of
 from ddx_server.render.output import JSON_OPTION, console, error_console, print_json, progress_line
 from ddx_tools.model.errors import UsageError
 
-app = typer.Typer(no_args_is_help=True, help="Score whoever says why a job failed, on incidents with known causes.")
+app = typer.Typer(no_args_is_help=True, help="Score diagnoses of failed jobs on incidents with known causes.")
 
-MODEL = Annotated[str | None, typer.Option(help="As Inspect names it: anthropic/…, openai/…, ddx/scripted.")]
+MODEL = Annotated[str | None, typer.Option(help="A model, as Inspect names it: anthropic/…, openai/…, ddx/scripted.")]
 ARMS = Annotated[
     list[str] | None,
-    typer.Option("--arm", help="What a model is given (default: server): none, shell, probes, all, server, ladder."),
+    typer.Option("--arm", help="The model's tools (default: server): none, shell, probes, all, server, ladder."),
 ]
-CASES = Annotated[bool, typer.Option("--cases", help="Also say of each answer that does not pass what it lacks.")]
-LOGS = Annotated[Path, typer.Option(help="Where Inspect keeps what a model did: inspect view --log-dir logs")]
+CASES = Annotated[bool, typer.Option("--cases", help="Also show why each failing answer does not pass.")]
+LOGS = Annotated[Path, typer.Option(help="Directory for Inspect's logs: inspect view --log-dir logs")]
 
 
 @app.command("list")
 def list_incidents(names: INCIDENTS = None, as_json: JSON_OPTION = False) -> None:
-    """Show the incidents and their views, never what is true of them."""
+    """List the incidents and their views, without the truth."""
     import json
 
     from ddx_evals.incidents import named_incidents
@@ -44,7 +44,7 @@ def list_incidents(names: INCIDENTS = None, as_json: JSON_OPTION = False) -> Non
 
 @app.command()
 def check(names: INCIDENTS = None) -> None:
-    """Say what makes an incident unfit to score anybody with: gaps in its truth, words that give the answer away."""
+    """Check whether incidents are fit for scoring: no gaps in the truth, no words that give the answer away."""
     from ddx_evals.incidents import named_incidents
     from ddx_evals.incidents.validation import problems
 
@@ -60,21 +60,21 @@ def check(names: INCIDENTS = None) -> None:
 def run(
     names: INCIDENTS = None,
     systems: Annotated[
-        list[str] | None, typer.Option("--system", help="A baseline; several times. Default: all of them.")
+        list[str] | None, typer.Option("--system", help="A baseline; repeatable. Default: all baselines.")
     ] = None,
     model: MODEL = None,
     arms: ARMS = None,
     logs: LOGS = Path("logs"),
     views: VIEWS = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Tries of each; baselines answer the same every time.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of tries per case; baselines always answer the same.")] = 1,
     cases: CASES = False,
     out: OUT = None,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Score the baselines, which need no model and no network, or a model that Inspect drives.
+    """Score the baselines, which need no model and no network, or a model run by Inspect.
 
-    Several arms of one model are an ablation: `--model NAME --arm ladder` says what each tool is worth.
+    Several arms of one model form an ablation: `--model NAME --arm ladder` shows what each tool is worth.
     """
     from ddx_evals.agents.arm import arms_named
     from ddx_evals.baselines import baselines
@@ -108,15 +108,17 @@ def run(
 
 @app.command()
 def serve(
-    incident: Annotated[str, typer.Argument(help="dev/0f3a, or its directory.")],
-    view: Annotated[str, typer.Option(help="full, log-only or partial.")] = "full",
-    answers: Annotated[Path, typer.Option(help="Directory that collects what is reported.")] = Path("answers"),
-    tools: Annotated[str, typer.Option(help="What it offers: server, probes (no playbooks) or none.")] = "server",
-    http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of standard input and output.")] = False,
-    port: Annotated[int, typer.Option(help="With --http: 0 takes one that is free.", min=0, max=65535)] = 0,
-    token_file: Annotated[Path | None, typer.Option(help="With --http: the file of the bearer token.")] = None,
+    incident: Annotated[str, typer.Argument(help="An incident (dev/0f3a) or its directory.")],
+    view: Annotated[str, typer.Option(help="View to serve: full, log-only or partial.")] = "full",
+    answers: Annotated[Path, typer.Option(help="Directory for the reported diagnoses.")] = Path("answers"),
+    tools: Annotated[str, typer.Option(help="Tools to serve: server, probes (no playbooks) or none.")] = "server",
+    http: Annotated[
+        bool, typer.Option("--http", help="Use streamable HTTP instead of standard input and output.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="With --http: the port; 0 picks a free one.", min=0, max=65535)] = 0,
+    token_file: Annotated[Path | None, typer.Option(help="With --http: file with the bearer token.")] = None,
 ) -> None:
-    """Serve one incident over MCP: the same tools as `ddx serve`, which answer out of what was recorded."""
+    """Serve one incident over MCP: the tools of `ddx serve`, answering from the recording."""
     from ddx_evals.agents.answer_files import new_try
     from ddx_evals.agents.arm import arm_named
     from ddx_evals.agents.replay import served
@@ -146,17 +148,20 @@ def serve(
 
 @app.command()
 def score(
-    answers: Annotated[Path, typer.Argument(help="A diagnosis as JSON, or a directory that `serve` filled.")],
-    incident: Annotated[str | None, typer.Option(help="Of a single diagnosis: dev/0f3a.")] = None,
-    view: Annotated[str, typer.Option(help="Of a single diagnosis: the view that was seen.")] = "full",
+    answers: Annotated[Path, typer.Argument(help="A diagnosis as JSON, or a directory written by `serve`.")],
+    incident: Annotated[
+        str | None, typer.Option(help="For a single diagnosis: its incident, such as dev/0f3a.")
+    ] = None,
+    view: Annotated[str, typer.Option(help="For a single diagnosis: the view that was served.")] = "full",
     system: Annotated[
-        str | None, typer.Option(help="What to call who answered. Default: as its tries say, else agent.")
+        str | None,
+        typer.Option(help="Name of the system in the results. Default: as recorded in its tries, else agent."),
     ] = None,
     out: OUT = None,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Score what an agent reported: every try below a directory, or one diagnosis."""
+    """Score an agent's reports: every try below a directory, or one diagnosis."""
     from ddx_evals.agents.answer_files import tries
     from ddx_evals.agents.answer_scores import UNNAMED, score_one, score_tries
     from ddx_evals.incidents import chosen_views, named_incidents
@@ -165,9 +170,11 @@ def score(
     if answers.is_dir():
         results = score_tries(tries(answers), system)
     elif not answers.exists():
-        raise UsageError(f"{answers}: no such file or directory", "Name a diagnosis, or what `serve` filled.")
+        raise UsageError(
+            f"{answers}: no such file or directory", "Name a diagnosis, or a directory written by `serve`."
+        )
     elif incident is None:
-        raise UsageError("whose diagnosis is it?", "Name the incident: --incident dev/0f3a")
+        raise UsageError("the incident of this diagnosis is unknown", "Name it: --incident dev/0f3a")
     else:
         (chosen_view,) = chosen_views([view])
         results = [score_one(answers, each, chosen_view, system or UNNAMED) for each in named_incidents([incident])]
@@ -179,13 +186,13 @@ def score(
 @app.command()
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Results that run, agent, live and score kept; logs of Inspect (.eval).")
+        list[Path], typer.Argument(help="Results saved by run, agent, live and score, or Inspect logs (.eval).")
     ],
     cases: CASES = False,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Show kept results as one table."""
+    """Show saved results in one table."""
     from ddx_evals.inspect_tasks.logs import SUFFIX, read_log
     from ddx_evals.results.run import Run, read_run
 
@@ -199,13 +206,13 @@ def handed_in(
     places: Annotated[
         list[Path],
         typer.Argument(
-            help="Directories of sessions (.ddx/incidents) or of answers, or files of ddx add-finding --keep.",
+            help="Session directories (.ddx/incidents), answer directories, or files of ddx add-finding --keep.",
             exists=True,
         ),
     ],
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Count the findings that agents and people submitted: what the catalogue of messages could learn."""
+    """Count the findings that agents and people submitted, as candidates for the message catalogue."""
     import json
 
     from ddx_evals.gate.handed_in import collected
@@ -218,12 +225,12 @@ def handed_in(
         console().print(
             f"{one.times:4} {one.code:36} in {one.incidents} incidents: {one.quotes[0][:160]}", markup=False
         )
-    console().print(f"{sum(one.times for one in found)} submitted, of {len(found)} codes")
+    console().print(f"{sum(one.times for one in found)} submitted, with {len(found)} codes")
 
 
 @app.command()
 def compare(before: Path, now: Path, as_json: JSON_OPTION = False) -> None:
-    """Show which cases were gained and lost between two kept results; exit code 1 if one was lost."""
+    """Show the cases gained and lost between two saved results; exit code 1 if any was lost."""
     import json
     from dataclasses import asdict
 
@@ -237,7 +244,7 @@ def compare(before: Path, now: Path, as_json: JSON_OPTION = False) -> None:
     else:
         if found.renamed:
             was, is_now = found.renamed
-            console().print(f"{was} before, {is_now} now: one system each, so they are compared", markup=False)
+            console().print(f"{was} before, {is_now} now: compared, since each has only one system", markup=False)
         for change in found.changes:
             sign = "gained" if change.gained else "LOST"
             case = " ".join(change.case)
@@ -256,4 +263,4 @@ def compare(before: Path, now: Path, as_json: JSON_OPTION = False) -> None:
 for _command in (agent, live):
     app.command(context_settings=COMMAND_SETTINGS)(_command)
 app.add_typer(scores_app, name="scores")
-app.command("hardness", hidden=True, help=help_of(hardness))(hardness)  # what `scores hardness` was called
+app.command("hardness", hidden=True, help=help_of(hardness))(hardness)  # the former name of `scores hardness`

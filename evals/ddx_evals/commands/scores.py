@@ -1,4 +1,4 @@
-"""`ddx evals scores`: what our own rules are worth, measured over whole splits of incidents and over simulated jobs."""
+"""`ddx evals scores`: measures our own rules over whole splits of incidents and over simulated jobs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Measure our own rules: causes, suspects, flight records, how far they carry, how hard the incidents are.",
+    help="Measure our own rules: causes, suspects, flight records, generalisation, hardness of the incidents.",
 )
 
-JOBS = Annotated[int, typer.Option(min=1, help="How many simulated jobs, all kinds of fault in turn.")]
-FIRST_SEED = Annotated[int, typer.Option(help="Seeds are counted from here; the same ones give the same jobs.")]
-LARGEST = Annotated[
-    int | None, typer.Option(metavar="RANKS", help="Leave out the seeds of larger jobs, which take most of the time.")
-]
-PROCESSES = Annotated[int, typer.Option(min=1, help="How many jobs are simulated and judged at once.")]
+JOBS = Annotated[int, typer.Option(min=1, help="Number of simulated jobs, cycling through all kinds of fault.")]
+FIRST_SEED = Annotated[int, typer.Option(help="First seed; the same seeds give the same jobs.")]
+LARGEST = Annotated[int | None, typer.Option(metavar="RANKS", help="Skip larger jobs, which take most of the time.")]
+PROCESSES = Annotated[int, typer.Option(min=1, help="Number of jobs simulated and judged in parallel.")]
 
 
 def _print(
@@ -52,20 +50,20 @@ def causes(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Splits (dev), incidents (dev/0f3a) or directories; none: public.",
+            help="Splits (dev), incidents (dev/0f3a) or directories. Default: public.",
             metavar="[INCIDENT]…",
             show_default=False,
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Also show the next check of each.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Also show the next check of each incident.")] = False,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Score the causes that ddx why names: the quick look while playbooks are written.
+    """Score the causes that ddx why names: a quick check while writing playbooks.
 
-    Only causes and next checks count, of the whole material; `ddx evals run` scores the whole answer. First: the right
-    cause stands in the first place. WRONG: it was diagnosed, and the first cause is wrong. Well asked: it is undecided,
-    and the next check is what settled the incident. The exit code is 1 if any is confidently wrong.
+    Only causes and next checks count, for the full view; `ddx evals run` scores the whole answer. First: the right
+    cause is in first place. WRONG: diagnosed, and the first cause is wrong. Well asked: undecided, and the next check
+    is the one that settled the incident. The exit code is 1 if any is confidently wrong.
 
     ddx evals scores causes public --verbose
     """
@@ -85,10 +83,10 @@ def causes(
 def suspects(
     names: INCIDENTS = None, views: VIEWS = None, markdown: MARKDOWN = None, as_json: JSON_OPTION = False
 ) -> None:
-    """Score who is suspected, apart from why: no page of a cause takes part.
+    """Score the suspects apart from the causes: no cause page is used.
 
-    The suspects of a view are exact if they are one of the sets of ranks that the truth blames. Of healthy jobs it
-    counts how many have nobody named as seen. Each view with wrong suspects is a row.
+    The suspects of a view are exact if they are one of the sets of ranks that the truth blames. For healthy jobs, it
+    counts those where no rank is named as seen. Each view with wrong suspects is a row.
 
     ddx evals scores suspects dev --view full
     """
@@ -109,16 +107,16 @@ def suspects(
 def left_out(
     names: INCIDENTS = None,
     clauses: Annotated[
-        bool, typer.Option("--clauses", help="Instead: what every clause of the pages is worth.")
+        bool, typer.Option("--clauses", help="Measure instead what each clause of the pages is worth.")
     ] = False,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Say how far the rules carry: judge each family of incidents as if it had never been seen.
+    """Measure how well the rules generalise: judge each family of incidents as if it had never been seen.
 
-    A family is a thread, a written case or a scenario of the lab. It is judged without the clauses that no other family
-    meets, and without what only it makes a reader say. Exact: the first cause is right, or a healthy job is called
-    healthy; node: a cause above the right one; open: undecided otherwise. Exit code 1 if any is confidently wrong.
+    A family is a thread, a written case or a lab scenario. It is judged without the clauses that no other family meets,
+    and without findings that occur only in it. Exact: the first cause is right, or a healthy job is called healthy.
+    Node: a cause above the right one. Open: otherwise undecided. The exit code is 1 if any is confidently wrong.
 
     ddx evals scores left-out public written
     """
@@ -140,7 +138,7 @@ def left_out(
 
 
 def _records(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
-    """The rows of tables with the names of their columns, and the title of their table."""
+    """The rows of tables as dicts, with column names and the title of their table."""
     titled = [({"table": table.title} if table.title else {}, table) for table in tables]
     return [{**title, **dict(zip(table.columns, row, strict=True))} for title, table in titled for row in table.rows]
 
@@ -148,23 +146,23 @@ def _records(tables: Sequence[ScoreTable]) -> list[dict[str, Any]]:
 def records(
     jobs: JOBS = 230,
     first_seed: FIRST_SEED = 0,
-    kind: Annotated[str | None, typer.Option(help="Only this kind of fault.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Simulate only this kind of fault.")] = None,
     lost: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Share of the dumps that is lost, besides those of dead ranks.")
+        float | None, typer.Option(min=0, max=1, help="Fraction of dumps to lose, in addition to those of dead ranks.")
     ] = None,
-    ring: Annotated[int | None, typer.Option(min=1, help="Entries that each recorder keeps.")] = None,
-    active: Annotated[bool, typer.Option("--active", help="Dumps hold active work only (NCCL).")] = False,
+    ring: Annotated[int | None, typer.Option(min=1, help="Number of entries that each recorder keeps.")] = None,
+    active: Annotated[bool, typer.Option("--active", help="Dumps contain only active work (NCCL).")] = False,
     largest: LARGEST = None,
     processes: PROCESSES = 2,
     incumbent: Annotated[bool, typer.Option("--incumbent", help="Score torchfrtrace instead.")] = False,
-    wrong: Annotated[bool, typer.Option("--wrong", help="Print each wrong answer as it comes.")] = False,
+    wrong: Annotated[bool, typer.Option("--wrong", help="Print each wrong answer as it occurs.")] = False,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Score the analysis of flight records on simulated jobs, whose culprits are known by how they were made.
+    """Score the flight record analysis on simulated jobs, whose culprits are known by construction.
 
-    Right: the truth accepts the verdict and the culprits. Exact: it names exactly the culprits. Accuses: it blames a
-    rank that is not to blame. Plain: the dumps can tell the culprits, and "undecided" is no fair answer.
+    Right: the truth accepts the verdict and the culprits. Exact: it names exactly the culprits. Accuses: it blames an
+    innocent rank. Plain: the dumps can show the culprits, and "undecided" is not a fair answer.
 
     ddx evals scores records --jobs 46 --largest 32 --wrong
     """
@@ -195,10 +193,10 @@ def degradation(
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Score the same simulated jobs at every degree of damage: as dumps are lost, and as rings shrink.
+    """Score the same simulated jobs at increasing damage: more dumps lost, smaller rings.
 
-    Right: exactly the culprits, or the best verdict where nobody is to blame. Undecided: nobody is blamed though
-    somebody is to blame, or a healthy job is doubted. The bar shows # right, . undecided and ! wrong.
+    Right: exactly the culprits, or the best verdict if no rank is to blame. Undecided: no rank is blamed although one
+    is to blame, or a healthy job is doubted. The bar shows # right, . undecided and ! wrong.
 
     ddx evals scores degradation --jobs 23 --largest 16
     """
@@ -216,14 +214,14 @@ def degradation(
 
 def hardness(
     names: INCIDENTS = None,
-    write: Annotated[bool, typer.Option("--write", help="Keep the tags in the truths.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the tags into the truths.")] = False,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Measure how hard incidents are: what grep and a few pages give away, and how much there is to read.
+    """Measure how hard incidents are: what grep and a few pages reveal, and how much there is to read.
 
-    Easy: a line or a few pages settle it. Hard: neither does, a context window does not hold it, and the key fact is a
-    needle, or misleading lines or an open end stand in the way. Medium: the rest.
+    Easy: a line or a few pages settle it. Hard: neither does, it exceeds a context window, and the key fact is a
+    needle, or there are misleading lines, or the outcome is open. Medium: the rest.
 
     ddx evals scores hardness dev/3b9f60 dev/c05e12
     """
@@ -244,17 +242,17 @@ def hardness(
 
 
 def messages(
-    library: Annotated[str, typer.Argument(help="As its table in the catalogue is called: nccl, gloo, torch, …")],
-    release: Annotated[str, typer.Argument(help="Whose sources these are: 2.31.1")],
-    tree: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="The directory of its sources.")],
-    update: Annotated[bool, typer.Option("--update", help="Take the strings into the catalogue.")] = False,
-    unknown: Annotated[bool, typer.Option("--unknown", help="Also show what is not recognised.")] = False,
+    library: Annotated[str, typer.Argument(help="Library, named as in the catalogue: nccl, gloo, torch, …")],
+    release: Annotated[str, typer.Argument(help="Release of the sources: 2.31.1")],
+    tree: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="Directory of the sources.")],
+    update: Annotated[bool, typer.Option("--update", help="Add the strings to the catalogue.")] = False,
+    unknown: Annotated[bool, typer.Option("--unknown", help="Also show the strings that are not recognised.")] = False,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Count which of a library's error strings are recognised, and take a new release into the catalogue.
+    """Count how many of a library's error strings are recognised, and add a new release to the catalogue.
 
-    A new entry is classed by its words, a proposal for a person to check; an update never changes the class of an entry
-    that is there.
+    A new entry is classified by its words, as a proposal for a person to check; an update never changes the class of an
+    existing entry.
 
     ddx evals scores messages nccl 2.31.1 ~/src/nccl --unknown
     """
@@ -278,20 +276,23 @@ def sufficiency(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Splits, incidents or directories; none: public.", metavar="[INCIDENT]…", show_default=False
+            help="Splits, incidents or directories. Default: public.", metavar="[INCIDENT]…", show_default=False
         ),
     ] = None,
-    more_mb: Annotated[float, typer.Option("--more-mb", min=0, help="Make each log so much longer.")] = 0,
+    more_mb: Annotated[float, typer.Option("--more-mb", min=0, help="Lengthen each log by this many MB.")] = 0,
     grower: Annotated[
-        str, typer.Option("--with", help="What logs grow by: chatter of libraries, or own ordinary lines.")
+        str,
+        typer.Option(
+            "--with", help="Lines to lengthen logs with: chatter (from libraries) or own (the log's ordinary lines)."
+        ),
     ] = "chatter",
-    seed: Annotated[int, typer.Option(help="The same one gives the same logs.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same logs.")] = 0,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Count the deciding lines that answers hand over, of at most 6,000 bytes each.
+    """Count the deciding lines that answers of at most 6,000 bytes contain.
 
-    Incidents without deciding lines in their truth are left out. Each line that is lacking is a row.
+    Incidents without deciding lines in their truth are left out. Each missing line is a row.
 
     ddx evals scores sufficiency public --more-mb 5 --with own
     """
@@ -303,7 +304,7 @@ def sufficiency(
     from ddx_evals.scores.sufficiency import score, summary, table
 
     if grower not in list(Grower):
-        raise UsageError(f"there is nothing called {grower!r} to grow logs with", f"There is: {', '.join(Grower)}")
+        raise UsageError(f"--with {grower!r} is unknown", f"Choose one of: {', '.join(Grower)}")
     work = partial(score, more_bytes=int(more_mb * 1e6), grower=Grower(grower), seed=seed)
     wanted = [one for one in named_incidents(names or ["public"]) if one.truth.deciding_lines]
     scores = list(in_parallel(work, wanted))
@@ -317,17 +318,17 @@ def invariance(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Splits, incidents or directories; none: public.", metavar="[INCIDENT]…", show_default=False
+            help="Splits, incidents or directories. Default: public.", metavar="[INCIDENT]…", show_default=False
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same one gives the same changes.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed gives the same changes.")] = 0,
     markdown: MARKDOWN = None,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Change material in ways that mean nothing, and count the answers that stay the same.
+    """Change material in meaningless ways and count the answers that stay the same.
 
-    Neutral lines, other names of files, hosts and users, permuted ranks, split and interleaved logs, shifted clocks,
-    other line ends, colours, no notes. Each answer that changed is a row.
+    The changes are neutral lines, renamed files, hosts and users, permuted ranks, split and interleaved logs, shifted
+    clocks, other line ends, colours, no notes. Each changed answer is a row.
 
     ddx evals scores invariance public
     """

@@ -1,4 +1,4 @@
-"""How the commands that score print and keep results."""
+"""Prints and saves the results of the scoring commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool, cases: bool = False) -> None:
-    """Show results as a table, with what each arm adds and which runs failed, and write the files that were named.
+    """Print results as a table, with the gain of each arm and the failed runs, and write the requested files.
 
-    With `cases`, also what each answer lacks that does not pass.
+    With `cases`, also print why each failing answer does not pass.
     """
     from ddx_evals.results.ablation import deltas, in_words
     from ddx_evals.results.leaderboard import markdown as as_markdown
@@ -44,7 +44,7 @@ def tell(results: Run, out: Path | None, markdown: Path | None, *, as_json: bool
 
 
 def end_if_unscored(results: Run, *, as_json: bool) -> None:
-    """End with the exit code of unusable input if nothing could be scored: nobody may take that for a result."""
+    """Exit with the code for unusable input if nothing could be scored, so that it is not taken for a result."""
     if not any(each.score for each in results.results):
         if not as_json:
             error_console().print("no try could be scored")

@@ -1,1 +1,1 @@
-"""The incident gate: what `ddx why` says of every incident in every view, held against `expected.tsv`."""
+"""The incident gate: compares `ddx why` on every view of every incident with `expected.tsv`."""

@@ -1,4 +1,4 @@
-"""`python -m ddx_evals.gate`: what `ddx evals scores gate` does, in a checkout where the command is not installed."""
+"""`python -m ddx_evals.gate`: the same as `ddx evals scores gate`, for a checkout without the command installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddx evals scores gate`: judge incidents and say what differs from what was accepted."""
+"""`ddx evals scores gate`: judges incidents and shows the differences from the accepted outcomes."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 def gate(
     names: INCIDENTS = None,
     first: Annotated[
-        bool, typer.Option("--first", help="End at the first incident that is judged differently.")
+        bool, typer.Option("--first", help="Stop at the first incident that is judged differently.")
     ] = False,
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Write to expected.tsv what was won and what is new."),
+        typer.Option("--accept", help="Write won and new cases to expected.tsv."),
     ] = False,
-    lost: Annotated[bool, typer.Option("--lost", help="With --accept: also what was lost.")] = False,
+    lost: Annotated[bool, typer.Option("--lost", help="With --accept: also write lost cases.")] = False,
     as_json: JSON_OPTION = False,
 ) -> None:
-    """Judge incidents in all their views, and show what differs from the accepted answers in expected.tsv.
+    """Judge incidents in all their views and show the differences from the accepted answers in expected.tsv.
 
-    A case is lost if it is judged less right than that, won if more, and other where the truth cannot say which is
-    better. A doubt is an answer that cannot be believed without a second look, such as a quote that its source does not
-    show. The exit code is 0 if nothing was lost or changed and there is no doubt, or if all of it was accepted.
+    A case is lost if its answer is worse than the accepted one, won if better, and other if the truth cannot say which
+    is better. A doubt is an answer that needs verification, such as a quote that its source does not show. The exit
+    code is 0 if nothing was lost or changed and there is no doubt, or if everything was accepted.
 
-    A quick look after a change of one page: ddx evals scores gate --first dev public
+    A quick check after changing one page: ddx evals scores gate --first dev public
     """
     from ddx_evals.gate.judgement import judge
     from ddx_evals.gate.table import Change, cases_of, changes, gone, read_table, table_file
     from ddx_evals.incidents import in_parallel, named_incidents
 
     if first and accept:
-        raise UsageError("--first and --accept exclude each other", "Accept what all the incidents are judged.")
+        raise UsageError("--first and --accept exclude each other", "Accept only after judging all incidents.")
     incidents = named_incidents(names or [])
     expected = read_table(table_file()) if table_file().exists() else {}
     now: list[CaseOutcome] = []
@@ -60,7 +60,7 @@ def gate(
 
 
 def _show(found: list[tuple[Change, str]], doubts: list[str], cases: int, *, as_json: bool) -> None:
-    """A line for each change and each doubt, for `grep` and for `make mutants`, and the counts."""
+    """Print a line per change and per doubt, for `grep` and `make mutants`, and the counts."""
     import json
 
     from ddx_evals.gate.table import Change
@@ -87,7 +87,7 @@ def _accepted(
     lost: bool,
     quiet: bool,
 ) -> int:
-    """Write what is no loss to the table, with `lost` all of it. 0 if the table holds everything then."""
+    """Write all outcomes except losses to the table, with `lost` all; return 0 if the table then has everything."""
     from ddx_evals.gate.table import TABLE, Change, table_file, write_table
 
     losses = {line.partition(":")[0] for change, line in found if change is Change.LOST}
@@ -96,5 +96,5 @@ def _accepted(
     write_table(table_file(), ({**kept, **taken}).values())
     refused = bool(losses) and not lost
     if not quiet:
-        typer.echo(f"{TABLE} holds what is no loss now." if refused else f"{TABLE} holds all of it now.")
+        typer.echo(f"{TABLE} now has everything except the losses." if refused else f"{TABLE} now has everything.")
     return int(refused)

@@ -1,4 +1,4 @@
-"""Whether an answer can be believed without a second look: quotes, sizes, what it calls missing, what it asks next."""
+"""Finds parts of an answer that need verification: quotes, sizes, what it calls missing, what it asks next."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ddx_tools.sources.bundle import Bundle, is_bundle
 from ddx_tools.sources.host import UNKNOWN_HOST
 from ddx_tools.sources.hosts.local import LocalHost
 
-# Some 6,000 of the text are the case file of an answer that is not diagnosed.
+# About 6,000 bytes of the text are the case file, if the answer is not diagnosed.
 TEXT_BYTES, JSON_BYTES = 7000, 8000
 _WIDTH = 160
 
 
 def doubts(case: Case, answer: Diagnosis, store: Store) -> Iterator[str]:
-    """What of an answer cannot be believed, in words; nothing of one that is as it should be.
+    """Yield what is doubtful in an answer, in words.
 
     `store` holds the rows of the investigation behind the answer.
     """
@@ -43,11 +43,11 @@ def doubts(case: Case, answer: Diagnosis, store: Store) -> Iterator[str]:
     yield from _of_missing(answer, store)
     check = answer.next_check
     if check and is_out_of_reach(check, live=False):
-        yield f"the next check asks {check.probe} of a job that is not there"
+        yield f"the next check runs {check.probe} on a job that does not exist"
 
 
 def sizes(answer: Diagnosis) -> Iterator[str]:
-    """What is larger than it may be, as it is printed."""
+    """Yield the printed forms of an answer that exceed their size limits."""
     out = io.StringIO()
     render_diagnosis(answer, Console(file=out, width=_WIDTH, highlight=False))
     for what, size, most in (
@@ -67,12 +67,12 @@ def _of_quote(case: Case, claim: Claim, store: Store) -> str:
         words = parse_words([claim.source])
         opened = _shown(case, words, store)
     except DdxError as error:
-        return f"{claim.source[:120]!r} opens nothing ({error.message[:80]})"
+        return f"{claim.source[:120]!r} cannot be opened ({error.message[:80]})"
     return "" if claim.quote in opened else f"{claim.source[-80:]} does not show {claim.quote[:160]!r}"
 
 
 def _shown(case: Case, words: Words, store: Store) -> str:
-    """What `ddx show` prints of a thing; of a file its own bytes."""
+    """The output of `ddx show` for some words; for a file, its own bytes."""
     if words.thing is not Thing.MATERIAL:
         return "\n".join(in_store(store, words, case.found.names))
     data = _bytes(case.material, words.name)

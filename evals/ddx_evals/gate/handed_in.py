@@ -1,4 +1,4 @@
-"""What facts and findings from outside are worth: open incidents, judged again with what a reader hands in."""
+"""Measures submitted facts and findings: open incidents are judged again with what a reader would submit."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ddx_tools.redaction.text import redact
 
 FILE = "handed_in.yaml"
 _READ_BESIDE = "text"
-"""The basis of what is read in texts beside the logs: left out, so that there is something to submit."""
+"""The basis of findings from texts beside the logs; left out, so that there is something to submit."""
 
 
 class HandedInCase(BaseModel):
-    """What a careful reader of one incident hands in, written down before it was tried."""
+    """What a careful reader of one incident submits, written down before it was tried."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,24 +38,24 @@ class HandedInCase(BaseModel):
     facts: list[str] = Field(default_factory=list)
     findings: list[HandedIn] = Field(default_factory=list)
     right: bool = True
-    """The first cause is right with these."""
+    """Whether the first cause is right with these."""
 
 
 class Collected(BaseModel):
-    """A finding code that agents or people submitted, for the catalogue to grow from."""
+    """A finding code that agents or people submitted, as a candidate for the catalogue."""
 
     code: str
     times: int
     incidents: int
     quotes: list[str]
-    """What it rested on, each once, without secrets."""
+    """The distinct quotes submitted for it, without secrets."""
 
 
 def collected(places: Sequence[Path]) -> list[Collected]:
-    """What was submitted below some directories (of sessions, of scored tries) or in files, the most frequent first.
+    """Collect the findings submitted in directories (of sessions, of scored tries) or files, most frequent first.
 
-    Servers keep it beside the incident (`findings.json`), `ddx add-finding --keep FILE` in that file.
-    Raises UnreadableInput for a named file that holds none; one that somebody else left among others is passed over.
+    Servers save them beside the incident (`findings.json`), `ddx add-finding --keep FILE` in that file. Raises
+    UnreadableInput for a named file without findings; an unrelated file in a directory is skipped.
     """
     found: dict[str, list[tuple[Path, str]]] = {}
     for place in places:
@@ -82,7 +82,7 @@ def collected(places: Sequence[Path]) -> list[Collected]:
 
 @dataclass(frozen=True)
 class Judgement:
-    """One incident, without and with what was submitted."""
+    """The judgement of one incident, with and without the submission."""
 
     open_without: bool
     right_with: bool
@@ -91,13 +91,13 @@ class Judgement:
 
 @cache
 def handed_in_cases() -> Mapping[str, HandedInCase]:
-    """By `split/id`."""
+    """The submissions of all cases, by `split/id`."""
     told: Any = load_yaml((incidents_dir() / FILE).read_text(encoding="utf-8"))
     return {case.incident: case for case in TypeAdapter(list[HandedInCase]).validate_python(told)}
 
 
 def judged_with(case: Case, handed: HandedInCase) -> Judgement:
-    """What the playbooks say of the material alone, and with what was submitted."""
+    """Judge the material by itself, and with the submission."""
     seen = [finding for finding in case.found.findings if finding.attributes.get("basis") != _READ_BESIDE]
     alone = replace(case.found, findings=seen).judge()
     told = [*map(fact_finding, handed.facts), *(one.finding() for one in handed.findings)]
@@ -107,7 +107,7 @@ def judged_with(case: Case, handed: HandedInCase) -> Judgement:
 
 
 def doubts_of(case: Case, store: Store) -> Iterator[str]:
-    """Quotes that do not stand where they are said to, and a first cause that is not as the file says."""
+    """Yield quotes that are not in their source, and a first cause that differs from the file."""
     handed = handed_in_cases().get(f"{case.incident.split}/{case.incident.id}")
     if handed is None:
         return
@@ -115,12 +115,12 @@ def doubts_of(case: Case, store: Store) -> Iterator[str]:
         try:
             shown = shown_of(store, parse_words([one.source]), case.found.names, [str(case.material)], this_machine)
         except DdxError as error:
-            yield f"submitted: {one.source} opens nothing ({error.message[:80]})"
+            yield f"submitted: {one.source} cannot be opened ({error.message[:80]})"
             continue
         if one.quote not in shown.text:
             yield f"submitted: {one.source} does not show {one.quote[:80]!r}"
     judged = judged_with(case, handed)
     if not judged.open_without:
-        yield "submitted: it is diagnosed without"
+        yield "submitted: it is diagnosed without the submission"
     if judged.right_with != handed.right:
         yield f"submitted: the first cause is {judged.first}"

@@ -1,6 +1,6 @@
-"""What `ddx why` says of an incident in each of its views, and how right that is.
+"""Judges how right `ddx why` is on each view of an incident.
 
-An answer that cannot be believed without a second look is a *doubt*: `ddx_evals.gate.doubts` says what that is.
+An answer that needs verification is a *doubt*; see `ddx_evals.gate.doubts`.
 """
 
 from __future__ import annotations
@@ -31,51 +31,51 @@ class Grade(StrEnum):
     PASSED = "passed"
     """Verdict, cause, culprits and a quoted key fact are right."""
     RIGHT = "right"
-    """The verdict is right, and so is the first cause where one is wanted."""
+    """The verdict is right, and so is the first cause if one is wanted."""
     FIRST = "first"
-    """Undecided with the right cause in the first place, or more decided than the view allows and right by luck."""
+    """Undecided with the right cause in first place, or more decided than the view allows and right by luck."""
     NODE = "node"
     """A cause above the right one in the tree."""
     OPEN = "open"
-    """Undecided otherwise, which misleads nobody."""
+    """Otherwise undecided, which misleads nobody."""
     WRONG = "wrong"
-    """A wrong diagnosis, or a sick job called healthy."""
+    """A wrong diagnosis, or a faulty job called healthy."""
 
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """What was said of one view of one incident. All are words, as in the table."""
+    """The answer on one view of one incident, as texts for the table."""
 
     case: str
     """`split/id/view`"""
     verdict: str
     cause: str
-    """The first one named, or `-`."""
+    """The first named cause, or `-`."""
     culprits: str
-    """Ranks, hosts and devices that are blamed, or `-`."""
+    """The blamed ranks, hosts and devices, or `-`."""
     place: str
-    """The first place that is named for them, or `-`."""
+    """The first place named for them, or `-`."""
     grade: str
     localisation: str
-    """0 to 1, how well the culprits fit the truth; `-` where it names none."""
+    """0 to 1: how well the culprits fit the truth; `-` if it names none."""
     place_right: str
-    """`yes`, `no`, or `-` where the truth knows no place."""
+    """`yes`, `no`, or `-` if the truth has no place."""
 
 
 class JudgedIncident(NamedTuple):
-    """What an incident is judged, in each of its views."""
+    """The outcome of an incident in each of its views."""
 
     outcomes: list[CaseOutcome]
     doubts: list[str]
-    """What of the answers cannot be believed without a second look: see `ddx_evals.gate.doubts`."""
+    """What is doubtful in the answers: see `ddx_evals.gate.doubts`."""
 
 
 def judge(incident: Incident) -> JudgedIncident:
-    """What the playbooks say of an incident, in each of its views."""
+    """Judge an incident in each of its views."""
     judged = JudgedIncident([], [])
     with unpacked(incident) as whole:
         for view in incident.views:
-            # An unpacked bundle lies under a name that tells nothing already.
+            # An unpacked bundle already has a neutral name.
             as_it_is = view is View.FULL and is_bundle(whole)
             with (
                 nullcontext(whole) if as_it_is else staged_of(whole, incident, view) as material,
@@ -91,7 +91,7 @@ def judge(incident: Incident) -> JudgedIncident:
 
 
 def _handed_on(case: Case, outcome: CaseOutcome) -> Iterator[str]:
-    """What an agent loses that hands in what it was told, and what it pays for more than that."""
+    """Yield what an agent loses that only submits what it was given, and what extra calls cost."""
     answer = one_look(case)
     paid = efficiency(answer.transcript, ())
     if paid.calls > MOST_CALLS or paid.output_bytes > MOST_BYTES:
@@ -99,14 +99,14 @@ def _handed_on(case: Case, outcome: CaseOutcome) -> Iterator[str]:
     replayed = case.replayed.with_more(quotable_texts(answer.transcript))
     judged = score(case.truth, case.view, answer.diagnosis, replayed)
     if outcome.grade == Grade.PASSED and not judged.passed:
-        yield f"handed on as it was told it does not pass ({', '.join(judged.invented) or 'something was left out'})"
+        yield f"submitted unchanged, it does not pass ({', '.join(judged.invented) or 'something was left out'})"
 
 
 def _outcome(case: Case, answer: Diagnosis) -> CaseOutcome:
     judged = score(case.truth, case.view, answer, case.replayed)
     blamed = answer.culprits
     parties = [rank_list(blamed.ranks)] if blamed.ranks else []
-    # The name of the machine that plays a recording is no part of the answer.
+    # The name of the machine that replays a recording is not part of the answer.
     parties += [*([] if blamed.ranks else blamed.hosts), *blamed.devices]
     return CaseOutcome(
         case=f"{case.incident.split}/{case.incident.id}/{case.view}",

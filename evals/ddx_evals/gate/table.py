@@ -1,8 +1,7 @@
-"""The accepted outcomes of all incidents, `evals/incidents/expected.tsv`, and what differs from them.
+"""The accepted outcomes of all incidents, `evals/incidents/expected.tsv`, and the differences from them.
 
-The table holds a line a case: what was answered when it was last accepted, and how right that was. A case is *lost* if
-it is judged less right than that, *won* if more; *other* where the answer changed and the truth cannot say which is
-better.
+The table has one line per case: the last accepted answer, and how right it was. A case is *lost* if its answer is now
+worse, *won* if better, and *other* if the answer changed but the truth cannot say which is better.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _GRADES = list(Grade)
 
 
 class Change(StrEnum):
-    """What became of a case."""
+    """How the outcome of a case changed."""
 
     LOST = "lost"
     OTHER = "other"
@@ -30,7 +29,7 @@ class Change(StrEnum):
 
 
 def changes(expected: Mapping[str, CaseOutcome], now: Iterable[CaseOutcome]) -> Iterator[tuple[Change, str]]:
-    """What differs from the table, with a line that says it."""
+    """Yield the differences from the table, each with a line that describes it."""
     for outcome in now:
         before = expected.get(outcome.case)
         if before is None:
@@ -40,9 +39,9 @@ def changes(expected: Mapping[str, CaseOutcome], now: Iterable[CaseOutcome]) -> 
 
 
 def gone(expected: Iterable[str], cases: Iterable[str]) -> Iterator[tuple[Change, str]]:
-    """The cases of the table that no incident has."""
+    """Yield the cases in the table that no longer exist."""
     for case in sorted(set(expected) - set(cases)):
-        yield Change.LOST, f"{case} is in {TABLE}, and there is no such case"
+        yield Change.LOST, f"{case} is in {TABLE} but does not exist"
 
 
 def _change(before: CaseOutcome, now: CaseOutcome) -> Change:
@@ -57,7 +56,7 @@ def _change(before: CaseOutcome, now: CaseOutcome) -> Change:
 
 
 def _less(before: str, now: str) -> int:
-    """1 if the second is better, -1 if it is worse. `no` < `yes` and `0.30` < `1.00` in the order of letters, too."""
+    """1 if the second value is better, -1 if worse. `no` < `yes` and `0.30` < `1.00` also in string order."""
     return (now > before) - (now < before) if "-" not in (before, now) else 0
 
 
@@ -67,19 +66,19 @@ def _difference(before: CaseOutcome, now: CaseOutcome) -> str:
 
 
 def table_file() -> Path:
-    """Where the table is."""
+    """The path of the table."""
     return incidents_dir() / TABLE
 
 
 def read_table(file: Path) -> dict[str, CaseOutcome]:
-    """The accepted outcomes by case. Raises ValueError for a line that has not as many columns as there are."""
+    """Read the accepted outcomes by case. Raises ValueError for a line with a wrong number of columns."""
     lines = file.read_text(encoding="utf-8").splitlines()[1:]
     outcomes = [CaseOutcome(*line.split("\t")) for line in lines]
     return {outcome.case: outcome for outcome in outcomes}
 
 
 def write_table(file: Path, outcomes: Iterable[CaseOutcome]) -> None:
-    """Write them, sorted by case, so that a change of the file shows what changed."""
+    """Write the outcomes sorted by case, so that a diff of the file shows what changed."""
     rows = [COLUMNS, *sorted(map(astuple, outcomes))]
     file.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Incidents: recorded or brought material, the truth beside it, and the views that are cut from it."""
+"""Incidents: recorded or user-supplied material, the truth about it, and the views cut from it."""
 
 from ddx_evals.incidents.incident import (
     Incident,

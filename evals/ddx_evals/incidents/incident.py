@@ -1,8 +1,8 @@
 """An incident on disk: material that can be replayed, and the truth beside it.
 
 <split>/<id>/bundle.tar.zst    an ordinary bundle; or
-<split>/<id>/artifacts/        files as somebody brought them
-<split>/<id>/truth.yaml        never shown to who is being scored
+<split>/<id>/artifacts/        files as a user supplied them
+<split>/<id>/truth.yaml        never shown to the scored system
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ddx_tools.model.errors import UsageError
 BUNDLE, ARTIFACTS, TRUTH = "bundle.tar.zst", "artifacts", "truth.yaml"
 
 _OF_BROUGHT = ("url", "cause", "accept", "deciding_fact", "deciding_words", "deciding_lines", "determinable")
-"""What is scored of a thread's truth. The rest is for its reader, and its `category` is not that of our pages."""
+"""The scored fields of a thread's truth. The rest is for readers, and its `category` is not that of our pages."""
 
 
 class IncidentError(UsageError):
-    """A directory that is no incident, or a truth that does not say what it must."""
+    """A directory that is not an incident, or an invalid truth."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Incident:
 
     @property
     def material(self) -> Path:
-        """The bundle, or the directory of brought files. Raises IncidentError if there is neither."""
+        """The path of the bundle, or of the directory of files. Raises IncidentError if there is neither."""
         for name in (BUNDLE, ARTIFACTS):
             if (self.directory / name).exists():
                 return self.directory / name
@@ -58,27 +58,27 @@ class Incident:
 
     @property
     def views(self) -> list[View]:
-        """The views of which the truth says what is right to answer."""
+        """The views for which the truth has a right answer."""
         return [view for view in View if view in self.truth.views]
 
 
 def load_incident(directory: Path) -> Incident:
-    """One incident. Raises IncidentError if its truth lacks something."""
+    """Load one incident. Raises IncidentError if its truth is invalid."""
     return Incident(directory, truth_of(directory))
 
 
 def truth_of(directory: Path) -> Truth:
-    """The truth of an incident. Raises IncidentError if it lacks something."""
+    """Load the truth of an incident. Raises IncidentError if it is invalid."""
     try:
         told = load_yaml((directory / TRUTH).read_text(encoding="utf-8"))
         if not isinstance(told, dict):
-            raise IncidentError(f"{directory / TRUTH} holds no mapping")
+            raise IncidentError(f"{directory / TRUTH} is not a mapping")
         if (directory / ARTIFACTS).is_dir() or "provenance" not in told:
             told = _of_brought(told)
         return Truth.model_validate(told)
     except ValidationError as error:
         raise IncidentError(
-            f"{directory / TRUTH}: {first_mistake(error)}", "`ddx_evals/incidents/truth.py` says what it has to hold."
+            f"{directory / TRUTH}: {first_mistake(error)}", "`ddx_evals/incidents/truth.py` defines its format."
         ) from error
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise IncidentError(f"{directory}: {error}") from error
@@ -95,12 +95,12 @@ def _of_brought(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def truth_text(truth: Truth) -> str:
-    """A truth as its file."""
+    """The text of a truth file."""
     return yaml.safe_dump(truth.model_dump(mode="json", exclude_defaults=True), sort_keys=False, width=120)
 
 
 def incident_directories(places: Sequence[Path]) -> list[Path]:
-    """The incidents in some directories, each of which may be one itself. Raises IncidentError if there is none."""
+    """The incidents in directories, each of which may itself be one. Raises IncidentError if there is none."""
     found = [truth.parent for place in places for truth in sorted(place.rglob(TRUTH))]
     if not found:
         raise IncidentError(
@@ -110,16 +110,16 @@ def incident_directories(places: Sequence[Path]) -> list[Path]:
 
 
 def named_incidents(names: Sequence[str]) -> list[Incident]:
-    """Incidents by split (`dev`), by split and id (`dev/0f3a`), or by path; all that ship without a name.
+    """The incidents of a split (`dev`), by split and id (`dev/0f3a`), or by path; without names, all that ship.
 
-    Raises IncidentError for what is none of these.
+    Raises IncidentError for any other name.
     """
     places = [_place(name) for name in names] or [incidents_dir()]
     return [load_incident(directory) for directory in dict.fromkeys(incident_directories(places))]
 
 
 def chosen_views(names: Sequence[str] | None) -> list[View]:
-    """The views of these names, all without one. Raises UsageError if there is none of a name."""
+    """The views with these names, or all views. Raises UsageError for an unknown name."""
     if unknown := set(names or ()) - set(View):
         raise UsageError(f"there is no view {min(unknown)!r}", f"Views: {', '.join(View)}")
     return [View(name) for name in names] if names else list(View)
@@ -133,6 +133,6 @@ def _place(name: str) -> Path:
     splits = sorted(path.name for path in incidents_dir().glob("*") if path.is_dir())
     raise IncidentError(
         f"there is no incident or split {name!r}",
-        "List them: ddx evals list. An incident is named with its split, as in dev/9bb4e3; "
+        "List them: ddx evals list. Name an incident with its split, as in dev/9bb4e3; "
         f"splits: {', '.join(splits)}; or name a directory.",
     )

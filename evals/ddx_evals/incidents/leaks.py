@@ -1,4 +1,4 @@
-"""What must not stand in anything that is replayed: the answer, or that somebody arranged it."""
+"""Finds text that replayed material must not contain: the answer, or signs that the fault was injected."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ INJECTION_WORDS = (
 )
 
 _NAMES_OF_DDX_RUN = frozenset({"stopped"})
-"""What `ddx run` calls the records that it keeps when a signal ends it: whatever the scenario, it tells nothing."""
+"""The label of records that `ddx run` saves when a signal ends it: it is the same in every scenario."""
 
 
 def telling_words(text: str) -> str | None:
-    """The first id of a cause or scenario that no job would use as words, or words of injection, in a text.
+    """The first telling words in a text: an id of a cause or scenario that no job would use, or words about injection.
 
-    An id of one word (`straggler`, `killed`) is also a word of logs; only names of files are held against those.
+    An id of one word (`straggler`, `killed`) may occur in logs, so it counts only in file names.
     """
     lowered = text.lower()
     return next((words for words in _telling() if words in lowered), None)
@@ -40,17 +40,17 @@ def _telling() -> tuple[str, ...]:
 
 @cache
 def telltale_name() -> re.Pattern[str]:
-    """Matches the same in the name of a file or directory, and ids of one word as well."""
+    """A pattern for telling names of files or directories, including ids of one word."""
     telling = {*_ids(), "canary", "truth", "inject"} - _NAMES_OF_DDX_RUN
     words = "|".join(re.escape(name) for name in sorted(telling, key=len, reverse=True))
     return re.compile(rf"(?<![a-z])(?:{words})(?![a-z])", re.I)
 
 
 def leaks(texts: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Of files, given by name and text: where something tells, with the words."""
+    """Yield the telling words in files given by name and text."""
     for name, text in texts:
         if found := telltale_name().search(name):
-            yield f"{name}: its name says {found[0]!r}"
+            yield f"{name}: its name contains {found[0]!r}"
         if words := telling_words(text):
             yield f"{name}: says {words!r}"
 

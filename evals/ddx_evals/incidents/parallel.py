@@ -14,9 +14,9 @@ R = TypeVar("R")
 
 
 def in_parallel(work: Callable[[Incident], R], incidents: Iterable[Incident]) -> Iterator[R]:
-    """What a picklable function returns for each incident, in order, from as many processes as there are CPUs.
+    """Apply a picklable function to each incident in as many processes as CPUs; yield the results in order.
 
-    A caller that stops early closes the iterator: what has not begun then is left out.
+    A caller that stops early closes the iterator; work not begun by then is skipped.
     """
     with ProcessPoolExecutor(cpu_count(), get_context("spawn")) as pool:
         yield from pool.map(work, incidents)

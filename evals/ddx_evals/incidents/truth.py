@@ -1,4 +1,4 @@
-"""`truth.yaml`: what is right to say about an incident in each of its views, and how it came to be."""
+"""`truth.yaml`: the right answer to an incident in each of its views, and its provenance."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from ddx_tools.model.diagnosis import Verdict
 
 CANARY = "ddx-incident-canary 5f0d6c1e-7a3b-4c92-9e58-2b1f60d7a4c3: truth of an evaluation, not for training"
-"""Stands in every recorded truth, so that a corpus that took one in can be found out."""
+"""Contained in every recorded truth, so that a training corpus that includes one can be detected."""
 
 
 class View(StrEnum):
@@ -21,13 +21,13 @@ class View(StrEnum):
 
     FULL = "full"
     LOG_ONLY = "log-only"
-    """Only what the launcher and the ranks printed: what most people have."""
+    """Only the output of the launcher and the ranks, which is what most people have."""
     PARTIAL = "partial"
     """Stacks and records of some ranks are missing, and records of others begin late."""
 
 
 class Record(BaseModel):
-    """Base of everything in a truth: a misspelt key is an error."""
+    """Base of everything in a truth: an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,7 +45,7 @@ Pattern = Annotated[str, AfterValidator(_compiles)]
 
 
 class Place(Record):
-    """A place in the program: `file` is the end of a path, such as `train.py`; function or line, one is enough."""
+    """A place in the program: `file` is the end of a path, such as `train.py`; a function or a line is enough."""
 
     file: str
     function: str | None = None
@@ -53,85 +53,85 @@ class Place(Record):
 
 
 class Culprits(Record):
-    """Who is to blame. What is empty is not asked for."""
+    """The culprits. Empty fields are not scored."""
 
     ranks: tuple[int, ...] = ()
-    or_ranks: tuple[tuple[int, ...], ...] = Field(default=(), description="Other sets of ranks that are as right.")
+    or_ranks: tuple[tuple[int, ...], ...] = Field(default=(), description="Other sets of ranks that are equally right.")
     hosts: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
-    locations: tuple[Place, ...] = Field(default=(), description="Any one of them is the place.")
+    locations: tuple[Place, ...] = Field(default=(), description="Any of these counts as the place.")
 
     @property
     def rank_sets(self) -> tuple[frozenset[int], ...]:
-        """The sets of ranks that are right."""
+        """The right sets of ranks."""
         return tuple(frozenset(ranks) for ranks in (self.ranks, *self.or_ranks) if ranks)
 
 
 class TruthLayout(Record):
-    """Where the ranks of the job are: what makes a wrong rank a near miss."""
+    """The placement of the job's ranks, which decides whether a wrong rank is a near miss."""
 
     hosts: dict[str, tuple[int, ...]] = Field(default_factory=dict, description="Ranks by host.")
     group: tuple[int, ...] = Field(
-        default=(), description="The smallest process group with the culprits, if it is not the whole job."
+        default=(), description="The smallest process group that contains the culprits, if it is not the whole job."
     )
 
 
 class Fact(Record):
-    """A key fact: a diagnosis that rests on evidence quotes one of them."""
+    """A key fact; a grounded diagnosis quotes one of them."""
 
     artefact: str = Field(description="Glob of the file in the bundle that shows it.")
     pattern: Pattern = Field(description="Matches the quote.")
-    needs_looking: bool = Field(default=False, description="No log gives it: somebody had to look.")
+    needs_looking: bool = Field(default=False, description="No log shows it: it had to be captured.")
 
     def found_in(self, name: str, text: str) -> re.Match[str] | None:
-        """Where a file that a view holds shows it, if it does. A view may keep the file under another name."""
+        """Find the fact in a file of a view, or None. A view may have the file under another name."""
         named = fnmatch(name, self.artefact) or not name.startswith("raw/")
         return re.search(self.pattern, text) if named else None
 
 
 class DecidingLine(Record):
-    """A line that a strong engineer must have seen to name the cause; of a long one a distinctive part."""
+    """A line that a strong engineer needs to name the cause; for a long line, a distinctive part."""
 
     file: str
     line: str
 
 
 class RightAnswer(Record):
-    """What is right to answer where only one view is seen."""
+    """The right answer if only this view is seen."""
 
     verdict: Verdict
-    check: Pattern = Field(default="", description="Matches the next check that settles it, where undecided is right.")
+    check: Pattern = Field(default="", description="Matches the next check that settles it, if undecided is right.")
 
 
 class Provenance(Record):
-    """How the incident came to be."""
+    """How the incident was made."""
 
     kind: Literal["recorded", "transcribed", "constructed", "simulated"]
     scenario: str = ""
-    command: str = Field(default="", description="Makes it again.")
+    command: str = Field(default="", description="The command that recreates it.")
     seed: int | None = None
     versions: dict[str, str] = Field(default_factory=dict)
     date: dt.date | None = None
 
 
 class Hardness(Record):
-    """How hard it is, measured: easy is what one of the baselines without a model solves by the log alone."""
+    """The measured hardness: easy means that a baseline without a model solves it from the log."""
 
     tag: Literal["easy", "medium", "hard"]
     measured_by: str
 
 
 class Truth(Record):
-    """The truth about one incident. An agent never sees it."""
+    """The truth about one incident, never shown to an agent."""
 
     id: str = ""
     url: str = ""
-    """The thread that it is from."""
+    """The URL of its thread."""
     prompt: str = "Something is wrong with this training job. What is it, and why?"
     cause: str
-    """Id of a cause; or `healthy`, or `undecided` where nothing can be told."""
+    """The id of a cause; or `healthy`, or `undecided` if the cause cannot be determined."""
     accept: tuple[str, ...] = ()
-    """Further causes that are right."""
+    """Other accepted causes."""
     category: str = ""
     culprits: Culprits = Culprits()
     layout: TruthLayout = TruthLayout()
@@ -141,11 +141,12 @@ class Truth(Record):
     views: dict[View, RightAnswer] = Field(default_factory=dict)
     deciding_fact: str
     deciding_words: Pattern = ""
-    """Matches the next check of a good undecided answer; without it, what such an answer asks is not scored."""
+    """Matches the next check of a good undecided answer; without it, the question of such an answer is not scored."""
     deciding_lines: tuple[DecidingLine, ...] = ()
-    """What an answer that is not decided has to hand over."""
+    """The lines that an undecided answer must contain."""
     determinable: Literal["yes", "partly", "no"] = "yes"
-    """Whether an expert names the cause from the material: surely, as the first hypothesis of several, or not."""
+    """Whether an expert can name the cause from the material: with certainty, as the first of several guesses, or
+    not."""
     minimal_probes: tuple[str, ...] = ()
     fix_class: str = ""
     provenance: Provenance | None = None
@@ -154,7 +155,7 @@ class Truth(Record):
 
     @property
     def right_causes(self) -> frozenset[str]:
-        """The ids that are right."""
+        """The ids of all accepted causes."""
         return frozenset({self.cause, *self.accept})
 
     @model_validator(mode="after")

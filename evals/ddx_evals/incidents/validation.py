@@ -1,4 +1,4 @@
-"""Whether an incident is fit to score anybody with."""
+"""Checks whether an incident is fit for scoring."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ddx_tools.sources.packed_bundle import MANIFEST
 MOST_BYTES = 300 << 10
 MOST_BYTES_OF_MANY_RANKS, MANY_RANKS = 600 << 10, 12
 MOST_BYTES_SIMULATED = 1536 << 10
-"""Hundreds of ranks fit into no less."""
+"""Hundreds of ranks need this much."""
 _NEUTRAL_ID = re.compile(r"[0-9a-f]{4,12}")
 
 
 def problems(incident: Incident) -> list[str]:
-    """What is wrong with an incident; nothing if it may be used."""
+    """The problems of an incident; empty if it may be used."""
     if incident.material.name == BUNDLE:
         return [*problems_of_truth(incident), *_of_bundle(incident)]
     return [*_of_truth(incident), *([] if any(incident.material.iterdir()) else ["artifacts/ is empty"])]
 
 
 def problems_of_truth(incident: Incident) -> list[str]:
-    """What is wrong with the truth of a recording; its material need not be there yet."""
+    """The problems of a recording's truth; the material need not exist yet."""
     return [*_of_truth(incident), *_of_recorded_truth(incident)]
 
 
@@ -42,7 +42,7 @@ def _of_truth(incident: Incident) -> Iterator[str]:
     if unknown:
         yield f"no such cause: {', '.join(sorted(unknown))}"
     if both := truth.right_causes & set(truth.innocent):
-        yield f"right and innocent at once: {', '.join(sorted(both))}"
+        yield f"both right and innocent: {', '.join(sorted(both))}"
     if truth.category and truth.cause in causes and truth.category != causes[truth.cause].category:
         yield f"category {truth.category!r}; the page of {truth.cause} says {causes[truth.cause].category!r}"
 
@@ -50,17 +50,17 @@ def _of_truth(incident: Incident) -> Iterator[str]:
 def _of_recorded_truth(incident: Incident) -> Iterator[str]:
     truth = incident.truth
     if truth.id != incident.id or not _NEUTRAL_ID.fullmatch(incident.id):
-        yield f"the id {truth.id!r} and the directory {incident.id!r} have to be the same hex digits, 4 to 12"
+        yield f"the id {truth.id!r} and the directory {incident.id!r} must be the same 4 to 12 hex digits"
     if truth.canary != CANARY:
         yield "it lacks the canary"
     if truth.provenance is None or not truth.provenance.command:
         yield "provenance: the command that records it again is missing"
     diagnosed = truth.views[View.FULL].verdict is Verdict.DIAGNOSED
     if diagnosed and not truth.evidence:
-        yield "evidence: a diagnosis has to rest on a key fact"
+        yield "evidence: a diagnosis needs a key fact"
     for view, right in truth.views.items():
         if right.verdict is Verdict.UNDECIDED and not right.check:
-            yield f"views.{view}: where undecided is right, `check` says which check settles it"
+            yield f"views.{view}: if undecided is right, `check` must say which check settles it"
         if right.verdict is Verdict.UNDECIDED and not re.search(right.check, truth.deciding_fact, re.I):
             yield f"views.{view}: `check` does not match the deciding fact"
     if words := telling_words(truth.prompt):
@@ -88,11 +88,11 @@ def _of_bundle(incident: Incident) -> Iterator[str]:
 
 
 def _of_facts(facts: Sequence[Fact], texts: Mapping[str, str]) -> Iterator[str]:
-    """Of facts that nothing in a bundle shows. Another file than the one named may show it, of which tools quote it."""
+    """Yield facts that nothing in a bundle shows. A file other than the named one may show it, and tools quote that."""
     raw = {name: text for name, text in texts.items() if name.startswith("raw/")}
     for fact in facts:
         if not any(fnmatch(name, fact.artefact) for name in raw):
-            yield f"evidence: no file of the bundle is called {fact.artefact}"
+            yield f"evidence: no file in the bundle is named {fact.artefact}"
         if not any(re.search(fact.pattern, text) for text in raw.values()):
             yield f"evidence: the pattern {fact.pattern} matches nothing in any file of the bundle"
 
@@ -107,7 +107,7 @@ def _of_view(incident: Incident, view: View, texts: Mapping[str, str]) -> Iterat
     shown = [(name, text) for name, text in texts.items() if name != MANIFEST]
     diagnosed = incident.truth.views[view].verdict is Verdict.DIAGNOSED
     if diagnosed and facts and not any(fact.found_in(name, text) for fact in facts for name, text in shown):
-        yield f"views.{view}: a diagnosis cannot quote a key fact, none stands in a file that `artefact` names"
+        yield f"views.{view}: a diagnosis cannot quote a key fact: none is in a file named by `artefact`"
 
 
 def _most_bytes(truth: Truth) -> int:
@@ -118,9 +118,9 @@ def _most_bytes(truth: Truth) -> int:
 
 
 def texts_below(directory: Path) -> Iterator[tuple[str, str]]:
-    """The files of a directory, by path in it, as text; bytes that are none become `�`.
+    """Yield the files of a directory as path and text; invalid bytes become `�`.
 
-    Those of a bundle go by the names of the answers that they are, of which several may share one.
+    Files of a bundle appear under the names of their answers, several of which may share a file.
     """
     names: dict[str, list[str]] = {}
     if is_bundle(directory):

@@ -1,4 +1,4 @@
-"""Views of an incident: one material, of which more or less is replayed, in a place whose name tells nothing."""
+"""The views of an incident: more or less of its material, staged under a neutral name."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _OF_ONE_PROCESS = ("stack", "threads", "agent")
 _LOST_SHARE = 4
 """One rank in four loses its stacks and records in the partial view."""
 _WRAPPED_SHARE = 2
-"""Of the others, one in so many has a record that begins later."""
+"""Among the others, one in this many has a record that begins later."""
 
 
 @contextmanager
 def staged(incident: Incident, view: View) -> Iterator[Path]:
-    """The material of one view, for as long as the block lasts, under a path that names neither incident nor split.
+    """Stage the material of one view for the block, under a path that names neither incident nor split.
 
     Raises IncidentError if the material has no such view.
     """
@@ -40,7 +40,7 @@ def staged(incident: Incident, view: View) -> Iterator[Path]:
 
 @contextmanager
 def unpacked(incident: Incident) -> Iterator[Path]:
-    """All material in one directory; for whoever needs several views: to unpack it is what takes longest."""
+    """Unpack all material into one directory for the block, to make several views from: unpacking takes longest."""
     if not is_bundle(incident.material):
         yield incident.material
         return
@@ -50,7 +50,7 @@ def unpacked(incident: Incident) -> Iterator[Path]:
 
 @contextmanager
 def staged_of(material: Path, incident: Incident, view: View) -> Iterator[Path]:
-    """As `staged`, out of the unpacked material."""
+    """Like `staged`, from unpacked material."""
     with tempfile.TemporaryDirectory(prefix="job-") as scratch:
         yield _cut(material, incident, view, Path(scratch))
 
@@ -59,9 +59,7 @@ def _cut(material: Path, incident: Incident, view: View, scratch: Path) -> Path:
     if view is View.FULL and material.is_dir():
         return Path(shutil.copytree(material, scratch / ("bundle" if is_bundle(material) else "files")))
     if not is_bundle(material):
-        raise IncidentError(
-            f"{incident.material}: files that somebody brought have no {view} view", "Leave out --view."
-        )
+        raise IncidentError(f"{incident.material}: user-supplied files have no {view} view", "Omit --view.")
     with Bundle(material) as bundle:
         if view is View.LOG_ONLY:
             return _logs(bundle, scratch / "files")
@@ -71,7 +69,7 @@ def _cut(material: Path, incident: Incident, view: View, scratch: Path) -> Path:
 
 
 def printed(bundle: Bundle) -> dict[str, JournalEntry]:
-    """Where a bundle holds what the launcher and the ranks printed, by path on the host."""
+    """The journal entries with the output of the launcher and the ranks, by path on the host."""
     return {entry.key: entry for entry in bundle.manifest.journal if _is_log(entry)}
 
 
@@ -79,7 +77,7 @@ def _logs(bundle: Bundle, target: Path) -> Path:
     """The logs as plain files, laid out as on the host."""
     logs = printed(bundle)
     if not logs:
-        raise IncidentError(f"{bundle.directory} holds no log", "Leave out the view log-only.")
+        raise IncidentError(f"{bundle.directory} has no log", "Omit the view log-only.")
     common = os.path.commonpath([PurePosixPath(path).parent for path in logs])
     for path, entry in logs.items():
         file = target / PurePosixPath(path).relative_to(common)
@@ -95,7 +93,7 @@ def _is_log(entry: JournalEntry) -> bool:
 
 
 def lost_processes(manifest: Manifest, seed: str) -> dict[str, int | None]:
-    """The pids whose stacks and records the partial view lacks, each with its rank if that is known."""
+    """The pids whose stacks and records the partial view lacks, with their ranks if known."""
     ranks = _ranks_of_agents(manifest)
     stacks = {entry.key.split()[0] for entry in manifest.journal if entry.op == "stack"}
     pids = sorted({*ranks, *stacks}, key=int)
@@ -104,7 +102,7 @@ def lost_processes(manifest: Manifest, seed: str) -> dict[str, int | None]:
 
 
 def wrapped_ranks(manifest: Manifest, seed: str) -> dict[int, float]:
-    """The ranks whose records lost their oldest entries in the partial view, with the share that is kept."""
+    """The ranks whose records lose their oldest entries in the partial view, with the share that is kept."""
     recorded = {*_ranks_of_agents(manifest).values(), *(rank for e in manifest.journal for rank in [_of_dump(e)])}
     ranks = sorted(rank for rank in recorded if rank is not None)
     chosen = random.Random(f"{seed} wrapped").sample(ranks, -(-len(ranks) // _WRAPPED_SHARE))
@@ -112,12 +110,12 @@ def wrapped_ranks(manifest: Manifest, seed: str) -> dict[int, float]:
 
 
 def _ranks_of_agents(manifest: Manifest) -> dict[str, int | None]:
-    """By pid, the rank of each agent that was asked."""
+    """The rank of each asked agent, by pid."""
     return {pid: rank for entry in manifest.journal if entry.op == "agent" for pid, rank in [_asked(entry)]}
 
 
 def _of_dump(entry: JournalEntry) -> int | None:
-    """The rank whose records a file holds, if it is one that says so."""
+    """The rank of a record file, if its name says so."""
     if entry.op != "read" or not entry.path or entry.path.split("/")[2] != "flight_recorder":
         return None
     return facts_of_name(PurePosixPath(entry.key).name).rank
@@ -129,7 +127,7 @@ def _asked(entry: JournalEntry) -> tuple[str, int]:
 
 
 def _without_lost(bundle: Bundle, lost: dict[str, int | None], target: Path) -> Path:
-    # Both are our own, and what is written into the copy gets a file of its own.
+    # Both files are our own, and anything written into the copy gets a new file.
     shutil.copytree(bundle.directory, target, copy_function=os.link)
     manifest = bundle.manifest.model_copy(deep=True)
     kept = [entry for entry in manifest.journal if not _is_lost(entry, lost)]
@@ -162,7 +160,7 @@ def _wrap_records(directory: Path, seed: str) -> None:
             if rank in ranks and entry.path:
                 cut = wrapped_answer if entry.op == "agent" else wrapped
                 data = cut(bundle.read(entry.path), ranks[rank])
-                if entry.content:  # which other answers may share
+                if entry.content:  # the file may be shared with other answers
                     entry.content = f"raw/wrapped-{len(changed)}.bin"
                 changed[entry.content or entry.path] = data
         for name, data in changed.items():

@@ -1,4 +1,4 @@
-"""Flight records as a buffer leaves them that was too small: the oldest entries are gone."""
+"""Flight records from a buffer that was too small: the oldest entries are missing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _KEPT_SHARE = (0.2, 0.6)
 
 
 def kept_share(seed: str) -> float:
-    """How much of its entries the buffer of one rank holds; the same for the same seed."""
+    """The share of entries that one rank's buffer keeps; the same for the same seed."""
     return random.Random(seed).uniform(*_KEPT_SHARE)
 
 
 def wrapped_answer(answer: bytes, share: float) -> bytes:
-    """What a rank agent answers (a JSON header, then its records) with the last `share` of each record.
+    """Cut a rank agent's answer (a JSON header, then its records) to the last `share` of each record.
 
-    What holds no records is returned as it is.
+    An answer without records is returned unchanged.
     """
     head, _, payload = answer.partition(b"\n")
     try:
@@ -41,9 +41,9 @@ def wrapped_answer(answer: bytes, share: float) -> bytes:
 
 
 def wrapped(record: bytes, share: float) -> bytes:
-    """The last `share` of a pickled record, 8 entries at least, in the bytes that torch writes.
+    """Cut a pickled record to its last `share`, at least 8 entries, in the bytes that torch writes.
 
-    What is no pickled record is returned as it is.
+    Anything but a pickled record is returned unchanged.
     """
     try:
         dump = load(record)
@@ -57,7 +57,7 @@ def wrapped(record: bytes, share: float) -> bytes:
 
 
 def _with_shared_frames(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The entries with frames that torch's pickler takes for one where they were one."""
+    """The entries with shared frames as one object, as torch's pickler needs."""
     frames: dict[int, PickledFrame] = {}
     stacks: dict[int, list[PickledFrame]] = {}
     for entry in entries:

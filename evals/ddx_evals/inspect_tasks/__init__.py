@@ -1,1 +1,1 @@
-"""The incidents as a task of Inspect: its models, agents, limits, logs and viewer, our server and our scores."""
+"""The incidents as an Inspect task: Inspect's models, agents, limits, logs and viewer, with our server and scores."""

@@ -1,4 +1,4 @@
-"""From a log of Inspect to the results that our tables are made of."""
+"""Converts an Inspect log to our results."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _OUTCOME, _RESULT = "outcome", "result"
 
 
 def read_log(file: Path) -> Run:
-    """A log as a run of ours. Raises UnreadableInput for what is no log of our task, UsageError without Inspect."""
+    """Read a log as a run. Raises UnreadableInput if it is not a log of our task, UsageError without Inspect."""
     try:
         from inspect_ai.log import read_eval_log
     except ImportError as error:
-        raise UsageError(f"{file} is a log of Inspect", install_command("evals")) from error
+        raise UsageError(f"{file} is an Inspect log", install_command("evals")) from error
     try:
         log = read_eval_log(str(file))
         return Run(manifest=RunManifest(created=log.eval.created), results=results_of(log))
     except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise UnreadableInput(f"{file} holds no results of ddx_evals/incidents: {error}") from error
+        raise UnreadableInput(f"{file} has no results of ddx_evals/incidents: {error}") from error
 
 
 def results_of(log: EvalLog) -> list[CaseResult]:
-    """A result for each sample and epoch; one that failed, or was never scored, is a failed try."""
+    """One result per sample and epoch; a failed or unscored sample is a failed try."""
     metadata = log.eval.metadata or {}
     agent = metadata.get("agent", "react")
     system = log.eval.model if agent == "react" else f"{agent} {log.eval.model}"

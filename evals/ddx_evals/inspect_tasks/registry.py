@@ -1,4 +1,4 @@
-"""What Inspect finds here by entry point: the task `ddx_evals/incidents` and the model `ddx/scripted`."""
+"""The entry points for Inspect: the task `ddx_evals/incidents` and the model `ddx/scripted`."""
 
 from ddx_evals.inspect_tasks.scripted_model import scripted_model
 from ddx_evals.inspect_tasks.task import incidents

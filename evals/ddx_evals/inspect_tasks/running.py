@@ -1,4 +1,4 @@
-"""Runs a model over the incidents with Inspect, in one or several arms."""
+"""Runs a model on the incidents with Inspect, in one or more arms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddx_tools.model.install_hint import install_command
 
 @dataclass(frozen=True)
 class ModelRun:
-    """What is to be run."""
+    """Options of a run."""
 
     model: str
     incidents: Sequence[Incident]
@@ -23,22 +23,22 @@ class ModelRun:
     arms: Sequence[Arm]
     epochs: int
     logs: Path
-    """Where Inspect keeps its logs: `inspect view --log-dir` shows them."""
+    """Directory for Inspect's logs; `inspect view --log-dir` shows them."""
 
 
 def run_model(wanted: ModelRun, *, quiet: bool) -> list[CaseResult]:
-    """The results of a model, arm by arm. Raises UsageError without Inspect, or if it cannot use the model."""
+    """Run a model arm by arm; return the results. Raises UsageError without Inspect, or if the model is unusable."""
     try:
         from inspect_ai import eval as evaluate
         from inspect_ai.model import get_model
     except ImportError as error:
-        raise UsageError("models are run by Inspect", install_command("evals")) from error
+        raise UsageError("running models needs Inspect", install_command("evals")) from error
     from ddx_evals.inspect_tasks.logs import results_of
     from ddx_evals.inspect_tasks.task import incidents
 
     try:
         model = get_model(wanted.model)
-    except Exception as error:  # whatever a provider raises where it lacks a package, a key or the model
+    except Exception as error:  # any error of a provider that lacks a package, a key or the model
         raise UsageError(
             f"Inspect cannot use {wanted.model}: {error}", "Name it as in `inspect eval --model`."
         ) from error

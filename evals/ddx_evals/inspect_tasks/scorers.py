@@ -1,4 +1,4 @@
-"""Our scores as scorers of Inspect: whether an answer passes, and, apart from it, in how far it is right."""
+"""Our scores as Inspect scorers: whether an answer passes, and separately how right it is."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ddx_evals.scoring import Transcript
 from ddx_tools.model.diagnosis import Diagnosis
 
 RESULT = "result"
-"""Where the metadata of an outcome hold its `CaseResult`."""
+"""The metadata key of an outcome's `CaseResult`."""
 _CLUSTER = "incident"
-"""Key of the metadata of a sample: its views and tries are no independent draws."""
+"""The metadata key for clustering: the views and tries of an incident are not independent."""
 
 
 @scorer(metrics=[accuracy(), stderr(cluster=_CLUSTER)])
 def outcome() -> Scorer:
-    """Cause and place are right and grounded (or healthy, or undecided and well asked, where that is right)."""
+    """Scorer: cause and place are right and grounded (or healthy, or undecided and well asked, if that is right)."""
 
     async def judge(state: TaskState, target: Target) -> Score:
         result = _result(state)
@@ -51,7 +51,7 @@ def outcome() -> Scorer:
 
 @scorer(metrics={"*": [mean(), stderr(cluster=_CLUSTER)]})
 def graded() -> Scorer:
-    """The parts of the score, from 0 to 1; nothing of a run without an answer."""
+    """Scorer: the parts of the score, from 0 to 1; none for a run without an answer."""
 
     async def judge(state: TaskState, target: Target) -> Score:
         told = _result(state).score
@@ -76,7 +76,7 @@ def _result(state: TaskState) -> CaseResult:
 
 @lru_cache(maxsize=4)
 def _judged(where: str, view: View, kept_json: str) -> CaseResult:
-    """The result of one answer; two scorers ask for the same."""
+    """The result of one answer, cached because both scorers need it."""
     kept, case = Kept.model_validate_json(kept_json), _case(where, view)
     if kept.diagnosis is None:
         result = failed(case, "", "no diagnosis was reported")
@@ -88,7 +88,7 @@ def _judged(where: str, view: View, kept_json: str) -> CaseResult:
 
 @lru_cache(maxsize=4)
 def _case(where: str, view: View) -> Case:
-    """A case of which all that may be quoted was read: its next epoch needs the material no more."""
+    """A case with all quotable text already read, so that later epochs do not need the material."""
     incident = load_incident(Path(where))
     with staged(incident, view) as material:
         case = Case(incident, view, material)

@@ -1,6 +1,6 @@
-"""A model that is no model: it asks `diagnose` where it may and hands in what that says; else it is undecided.
+"""A scripted model: it calls `diagnose` if available and submits the result; otherwise it answers undecided.
 
-It shows that everything is wired up, and what the playbooks alone are worth to somebody who cannot think.
+It shows that everything is wired up, and what the playbooks are worth without any reasoning.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNDECIDED = {"schema": "ddx.diagnosis/1", "verdict": "undecided", "headline": "
 
 @modelapi(name="ddx")
 def scripted_model() -> type[ModelAPI]:
-    """Provides `ddx/scripted`."""
+    """The model class for `ddx/scripted`."""
     return _Scripted
 
 
@@ -38,7 +38,7 @@ class _Scripted(ModelAPI):
 def scripted_reply(
     input: Sequence[ChatMessage], tools: Sequence[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
 ) -> ModelOutput:
-    """What it says next, in the form that Inspect's `mockllm/model` takes as `custom_outputs`."""
+    """The next reply, in the form that Inspect's `mockllm/model` takes as `custom_outputs`."""
     answers = [each for each in input if isinstance(each, ChatMessageTool) and not each.error]
     results = {_bare(each.function or ""): each.text for each in answers}
     names = {_bare(tool.name): tool.name for tool in tools}
@@ -51,13 +51,13 @@ def scripted_reply(
 
 
 def _told(result: str) -> object:
-    """What a tool said: an object, or, through a bridge to another agent, that as the text of a content block."""
+    """A tool's reply: an object or, through a bridge to another agent, the object as text in a content block."""
     read = json.loads(result)
     return json.loads(read[0]["text"]) if isinstance(read, list) else read
 
 
 def _bare(tool: str) -> str:
-    """The name of a tool without that of its server, which some agents put in front."""
+    """The name of a tool without the server's name, which some agents prepend."""
     return tool.split("__")[-1]
 
 
@@ -66,6 +66,6 @@ def _calling(tool: str, arguments: dict[str, object]) -> ModelOutput:
 
 
 def _counted(output: ModelOutput) -> ModelOutput:
-    """With its tokens: where a model does not count them, Inspect fetches a tokenizer from the network."""
+    """Add token counts: without them, Inspect fetches a tokenizer from the network."""
     output.usage = ModelUsage(input_tokens=1, output_tokens=1, total_tokens=2)
     return output

@@ -1,4 +1,4 @@
-"""Lets an agent investigate a sample with the server of its arm, and keeps its answer and its calls in the log."""
+"""Lets an agent investigate a sample with its arm's server, and saves its answer and calls in the log."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _MOST_REMINDERS = 2
 
 
 class Kept(Transcript):
-    """What is scored of a sample, as its store in the log has it; a log can so be scored again without the model."""
+    """The scored data of a sample, kept in the log's store, so that a log can be scored again without the model."""
 
-    diagnosis: str | None = Field(default=None, description="As it was reported last, as JSON.")
+    diagnosis: str | None = Field(default=None, description="The last reported diagnosis, as JSON.")
     unsealed: bool = False
 
 
 @solver
 def investigated(arm: str, agent: str = REACT) -> Solver:
-    """The agent at work: each sample with a server of its own, over its view alone."""
+    """A solver that runs the agent on each sample, with a separate server that sees only the sample's view."""
     given = arm_named(arm)
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -60,7 +60,7 @@ def investigated(arm: str, agent: str = REACT) -> Solver:
                     done = await run(working, state.messages)
                     state.messages, state.output = done.messages, done.output
                 finally:
-                    # A limit ends the agent, not the answer that it gave before.
+                    # A limit ends the agent, but an earlier answer stays valid.
                     state.store.set(KEPT, _kept(state, reports, names, unsealed=unsealed).model_dump())
         return state
 
@@ -106,7 +106,7 @@ async def _command_line_agent(name: str, arm: Arm, server: ToolSource) -> Agent:
 
 
 async def _sees_the_truth() -> bool:
-    """Whether a command in the sandbox of the evaluation could read the incidents, as in the sandbox `local`."""
+    """Whether a command in the evaluation's sandbox could read the incidents, as in the sandbox `local`."""
     return (await sandbox().exec(["test", "-e", str(incidents_dir())])).success
 
 
@@ -117,7 +117,7 @@ def _kept(state: TaskState, reports: Path, of_server: set[str], *, unsealed: boo
 
 
 def _calls(messages: Sequence[object], of_server: set[str]) -> list[ToolCall]:
-    """The calls with what the model read; only what our own server said may be quoted."""
+    """The tool calls with the output that the model read; only our own server's output may be quoted."""
     outputs = {each.tool_call_id: each.text for each in messages if isinstance(each, ChatMessageTool)}
     asked = [call for each in messages if isinstance(each, ChatMessageAssistant) for call in each.tool_calls or []]
     return [

@@ -1,4 +1,4 @@
-"""The task: one sample for each view of each incident.
+"""The task: one sample per view of each incident.
 
 inspect eval ddx_evals/incidents --model anthropic/… -T names=dev -T arm=server -T epochs=3
 """
@@ -22,7 +22,7 @@ from ddx_tools.model.errors import UsageError
 
 MOST_MESSAGES = 120
 _IS_INSTALLED = Path(__file__).resolve().is_relative_to(Path(sysconfig.get_path("purelib")).resolve())
-# Inspect puts the package in front of what lies in site-packages, but does not know ours in an editable install.
+# Inspect prefixes names from installed packages, but does not recognise ours in an editable install.
 _NAME = "incidents" if _IS_INSTALLED else "ddx_evals/incidents"
 
 
@@ -34,15 +34,15 @@ def incidents(
     agent: str = REACT,
     epochs: int = 1,
 ) -> Task:
-    """The incidents `names` (splits, ids, directories) in some views, for an agent that is given what `arm` says.
+    """The task over the incidents `names` (splits, ids, directories) in some views, with the tools of `arm`.
 
-    `agent` is Inspect's own loop (`react`), or the name of an agent of inspect_swe (`claude_code`, `codex_cli`), which
-    works in the sandbox of the evaluation. Raises UsageError for what there is not, or cannot be done here.
+    `agent` is Inspect's own loop (`react`), or an agent of inspect_swe (`claude_code`, `codex_cli`), which works in the
+    evaluation's sandbox. Raises UsageError for unknown names, or if it cannot run here.
     """
     given = arm_named(arm)
     if given.tools.has_material and (agent != REACT or (reason := sealing_fails())):
-        why = f"{agent} works in a sandbox of its own" if agent != REACT else reason
-        raise UsageError(f"the arm {arm} has a shell in a sealed place, and {why}", "Take the arm server.")
+        why = f"{agent} works in its own sandbox" if agent != REACT else reason
+        raise UsageError(f"the arm {arm} has a shell in a sealed place, and {why}", "Use the arm server.")
     wanted = chosen_views([views] if isinstance(views, str) else views)
     found = named_incidents([names] if isinstance(names, str) else names)
     samples = [_sample(each, view, given) for each in found for view in each.views if view in wanted]
@@ -52,7 +52,7 @@ def incidents(
         dataset=MemoryDataset(samples, name="incidents"),
         solver=investigated(str(given), agent),
         scorer=[outcome(), graded()],
-        # Of k tries at one case, the share that passed, and whether all of them did.
+        # For k tries at a case: the share that passed, and whether all did.
         epochs=Epochs(epochs, ["mean", f"pass_k_{epochs}"] if epochs > 1 else ["mean"]),
         message_limit=MOST_MESSAGES,
         metadata={"arm": str(given), "agent": agent},
@@ -60,7 +60,7 @@ def incidents(
 
 
 def _sample(incident: Incident, view: View, arm: Arm) -> Sample:
-    """What the model reads is `input` alone; the rest is for scorers and for whoever opens the log."""
+    """The model reads only `input`; the rest is for scorers and for readers of the log."""
     logs = {}
     if arm.tools is Tools.NONE:
         with staged(incident, view) as material:

@@ -1,4 +1,4 @@
-"""Tools of a model beside those of the server: a shell in a sealed place, and the files of the skill."""
+"""A model's tools in addition to the server's: a shell in a sealed place, and the files of the skill."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST_BYTES = 16 << 10
 
 @tool
 def shell(place: SealedPlace) -> Tool:
-    """A shell that sees what the place holds, and keeps the files it writes from one call to the next."""
+    """A tool: a shell that sees only the sealed place and keeps written files between calls."""
 
     async def execute(command: str) -> str:
-        """Run a command with sh. The working directory holds `material/`; at most 16 KiB of output are shown.
+        """Run a command with sh. The working directory has `material/`; at most 16 KiB of output are shown.
 
         Args:
             command: The command line.
@@ -32,13 +32,13 @@ def shell(place: SealedPlace) -> Tool:
 
 @tool
 def read_skill() -> Tool:
-    """The files that the skill names, read when they are needed."""
+    """A tool that reads the files that the skill names."""
 
     async def execute(file: str) -> str:
         """Read a file of the skill.
 
         Args:
-            file: Its path as the skill names it, such as references/speed.md.
+            file: Its path as in the skill, such as references/speed.md.
         """
         root, wanted = skill_file().parent.resolve(), skill_file(file).resolve()
         if not (wanted.is_relative_to(root) and wanted.is_file()):
@@ -58,5 +58,5 @@ def _run(place: SealedPlace, command: str) -> str:
         size_bytes = output.tell()
         output.seek(0)
         said = output.read(_MOST_BYTES).decode("utf-8", "replace")
-    cut = f"\n… {size_bytes} bytes in all" if size_bytes > _MOST_BYTES else ""
+    cut = f"\n… {size_bytes} bytes in total" if size_bytes > _MOST_BYTES else ""
     return f"{said}{cut}\n[{ended}]"

@@ -1,4 +1,4 @@
-"""The lab: real distributed training jobs on CPU, and what goes wrong in them, as data."""
+"""The lab: real distributed training jobs on CPU, and their faults as data."""
 
 from ddx_evals.lab.run import LabError, LabRun
 from ddx_evals.lab.scenario import Scenario, ScenarioError, load_scenarios

@@ -1,4 +1,4 @@
-"""`python -m ddx_evals.lab`: list the scenarios, run one and keep it alive to look at, or judge many."""
+"""`python -m ddx_evals.lab`: list the scenarios, run one and keep it alive to examine, or judge many."""
 
 import contextlib
 import signal
@@ -23,19 +23,19 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 @app.command("list")
 def list_scenarios() -> None:
-    """Show every scenario."""
+    """List all scenarios."""
     for scenario in load_scenarios().values():
         print(f"{scenario.row:>4}  {scenario.id:32} {scenario.job:9} {scenario.title}")
 
 
 @app.command()
 def run(
-    scenario_id: Annotated[str, typer.Argument(metavar="ID", help="as shown by `list`")],
+    scenario_id: Annotated[str, typer.Argument(metavar="ID", help="a scenario from `list`")],
     nproc: Annotated[int, typer.Option(help="number of ranks")] = 4,
-    seconds: Annotated[float | None, typer.Option(help="how long to keep it; until Ctrl-C without")] = None,
-    step: Annotated[int | None, typer.Option(help="the step at which it strikes")] = None,
+    seconds: Annotated[float | None, typer.Option(help="how long to keep it; default: until Ctrl-C")] = None,
+    step: Annotated[int | None, typer.Option(help="the step at which the fault occurs")] = None,
 ) -> None:
-    """Run a scenario and keep it alive after it has struck."""
+    """Run a scenario and keep it alive after the fault."""
     scenarios = load_scenarios()
     if scenario_id not in scenarios:
         raise typer.BadParameter(f"no scenario {scenario_id!r}; `python -m ddx_evals.lab list` shows them")
@@ -54,8 +54,8 @@ def run(
 
 
 @app.command()
-def hang(name: Annotated[str, typer.Argument(metavar="[CLASS]", help="none: list them")] = "") -> None:
-    """Start a job with one kind of trouble, say what to type next, and keep it until Ctrl-C."""
+def hang(name: Annotated[str, typer.Argument(metavar="[CLASS]", help="default: list the classes")] = "") -> None:
+    """Start a job with one kind of fault, show what to type next, and keep it until Ctrl-C."""
     classes = scenarios_by_class()
     if name not in classes:
         if name:
@@ -87,12 +87,12 @@ def _what_to_type(lab_run: LabRun) -> str:
 
 @app.command()
 def table(
-    scenario_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="none: all")] = None,
-    nproc: Annotated[list[int] | None, typer.Option(help="without, 4 or the least that it is made for")] = None,
-    times: Annotated[int, typer.Option(help="how often each")] = 1,
-    every_way: Annotated[bool, typer.Option(help="also from flight records where stacks alone suffice")] = False,
+    scenario_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="default: all")] = None,
+    nproc: Annotated[list[int] | None, typer.Option(help="default: 4, or the scenario's smallest number")] = None,
+    times: Annotated[int, typer.Option(help="runs of each")] = 1,
+    every_way: Annotated[bool, typer.Option(help="also from flight records if stacks suffice")] = False,
 ) -> None:
-    """Ask `ddx why` about real runs and print what it said, as a table with times."""
+    """Run `ddx why` on real runs and print its answers in a table with times."""
     scenarios = load_scenarios()
     print(TABLE_HEAD, flush=True)
     for _ in range(times):
@@ -110,13 +110,15 @@ def table(
 @app.command()
 def unattended(
     scenario_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]…", help="none: all hangs and crashes")
+        list[str] | None, typer.Argument(metavar="[ID]…", help="default: all hangs and crashes")
     ] = None,
-    nproc: Annotated[int | None, typer.Option(help="number of ranks; without, 4 or the least it is made for")] = None,
-    limit: Annotated[int, typer.Option(help="seconds that a collective may take")] = LIMIT_S,
-    show: Annotated[bool, typer.Option(help="also what the job and ddx printed")] = False,
+    nproc: Annotated[
+        int | None, typer.Option(help="number of ranks; default: 4, or the scenario's smallest number")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="timeout of collectives, in seconds")] = LIMIT_S,
+    show: Annotated[bool, typer.Option(help="also print the output of the job and ddx")] = False,
 ) -> None:
-    """Run scenarios under `ddx run` with a short limit, and print what stood in their output before it struck."""
+    """Run scenarios under `ddx run` with a short timeout, and print what was in their output before it expired."""
     chosen = [s for s in load_scenarios().values() if (s.id in scenario_ids if scenario_ids else hangs_or_crashes(s))]
     right = 0
     print(UNATTENDED_HEAD, flush=True)
@@ -135,12 +137,16 @@ def unattended(
 
 @app.command()
 def undisturbed(
-    scenario_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]…", help="none: all healthy ones")] = None,
-    minutes: Annotated[float, typer.Option(help="in all")] = 60.0,
-    nproc: Annotated[int | None, typer.Option(help="number of ranks; without, 4 or the least it is made for")] = None,
-    limit: Annotated[int, typer.Option(help="seconds that a collective may take")] = LIMIT_S,
+    scenario_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]…", help="default: all healthy scenarios")
+    ] = None,
+    minutes: Annotated[float, typer.Option(help="total time")] = 60.0,
+    nproc: Annotated[
+        int | None, typer.Option(help="number of ranks; default: 4, or the scenario's smallest number")
+    ] = None,
+    limit: Annotated[int, typer.Option(help="timeout of collectives, in seconds")] = LIMIT_S,
 ) -> None:
-    """Run healthy scenarios under `ddx run`, one after the other, and print each line that it put into their output."""
+    """Run healthy scenarios under `ddx run` in turn, and print each line that ddx added to their output."""
     healthy = [s for s in load_scenarios().values() if "healthy" in s.truth.verdicts]
     chosen = [s for s in healthy if not scenario_ids or s.id in scenario_ids]
     said = 0
@@ -149,7 +155,7 @@ def undisturbed(
         lines = run_undisturbed(scenario, ranks, minutes * 60 / len(chosen), limit)
         said += bool(lines)
         print("\n".join([f"{scenario.id}: {len(lines)} lines", *lines]), flush=True)
-    print(f"of {len(chosen)} healthy jobs in {minutes:g} minutes something was said of {said}")
+    print(f"of {len(chosen)} healthy jobs in {minutes:g} minutes, ddx printed something about {said}")
 
 
 if __name__ == "__main__":

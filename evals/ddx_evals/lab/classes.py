@@ -1,4 +1,4 @@
-"""Scenarios by the word that somebody asks for: dtype, shape, oom, …"""
+"""Scenarios by class of fault: dtype, shape, oom, …"""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _USUAL_RANKS = 4
 
 
 def scenarios_by_class() -> dict[str, Scenario]:
-    """The scenario that shows each class. Raises ScenarioError if one of them is not there."""
+    """The scenario for each class. Raises ScenarioError if one does not exist."""
     scenarios = load_scenarios()
     classes: dict[str, str] = load_yaml((lab_dir() / "classes.yaml").read_text(encoding="utf-8"))
     if unknown := {id_ for id_ in classes.values() if id_ not in scenarios}:
-        raise ScenarioError(f"classes.yaml names scenarios that are not there: {', '.join(sorted(unknown))}")
+        raise ScenarioError(f"classes.yaml names scenarios that do not exist: {', '.join(sorted(unknown))}")
     return {name: scenarios[id_] for name, id_ in classes.items()}
 
 
 def usual_ranks(scenario: Scenario) -> int:
-    """Four, or the least that the scenario is defined for."""
+    """Four, or the smallest number of ranks that the scenario supports."""
     return _USUAL_RANKS if _USUAL_RANKS in scenario.ranks or not scenario.ranks else min(scenario.ranks)

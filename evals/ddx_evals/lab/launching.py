@@ -1,4 +1,4 @@
-"""What is typed to start a lab job, on each of its hosts."""
+"""The commands that start a lab job on each of its hosts."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ddx_tools.model.install_hint import install_command
 
 
 class NoTorch(Exception):
-    """Lab jobs cannot run here. The text says what to type."""
+    """Lab jobs cannot run here. The message says what to type."""
 
 
 @dataclass(frozen=True)
 class LabLaunch:
-    """One launcher: its command line, where it runs and what it is given."""
+    """One launcher: its command line, directory and environment."""
 
     argv: list[str]
     log: str
-    """File of the job's directory that takes stdout and stderr of the launcher and of its ranks."""
+    """File in the job's directory for stdout and stderr of the launcher and its ranks."""
     environment: dict[str, str]
     host: str | None = None
     """None: the machine that the lab runs on."""
 
 
 def launches(scenario: Scenario, nproc: int, step: int, prefix: Sequence[str] = ()) -> list[LabLaunch]:
-    """The launchers of a job with `nproc` ranks, that of rank 0 first; `prefix` stands in front of each.
+    """The launchers of a job with `nproc` ranks, rank 0's first; `prefix` is put before each command.
 
-    Raises NoTorch, and ValueError if the ranks cannot be dealt out to the hosts.
+    Raises NoTorch, and ValueError if the ranks cannot be divided among the hosts.
     """
     args = [scenario.fill(arg, nproc, step) for arg in scenario.args]
     if scenario.hosts:
@@ -54,7 +54,7 @@ def launches(scenario: Scenario, nproc: int, step: int, prefix: Sequence[str] = 
 
 
 def ranks_of(hosts: Sequence[LabHost], nproc: int) -> dict[str, tuple[int, ...]]:
-    """Which ranks run on which host."""
+    """The ranks on each host."""
     each = nproc // len(hosts)
     return {host.name: tuple(range(number * each, (number + 1) * each)) for number, host in enumerate(hosts)}
 
@@ -62,7 +62,7 @@ def ranks_of(hosts: Sequence[LabHost], nproc: int) -> dict[str, tuple[int, ...]]
 def _on_host(scenario: Scenario, number: int, nproc: int) -> list[str]:
     hosts = scenario.hosts
     if nproc % len(hosts):
-        raise ValueError(f"{nproc} ranks cannot be dealt out to {len(hosts)} hosts")
+        raise ValueError(f"{nproc} ranks cannot be divided among {len(hosts)} hosts")
     own = hosts[number]
     return [
         _torchrun(),

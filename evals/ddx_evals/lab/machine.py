@@ -1,4 +1,4 @@
-"""Places made real: namespaces, mounts and cgroups in which programs see another host."""
+"""Creates simulated hosts: namespaces, mounts and cgroups in which programs see another host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddx_evals.lab.place import LabHost
 from ddx_evals.lab.wires import Wire, wired
 
 PORT = 29500
-"""Where rank 0's host takes calls."""
+"""The port on which rank 0's host listens."""
 
 PROGRAMS = ("ip", "tc", "iptables", "unshare", "nsenter", "prlimit", "mount")
 
@@ -31,7 +31,7 @@ _STAYS = f"echo {_READY}; exec cat"
 
 
 class Machine:
-    """A host on which one can start programs."""
+    """A simulated host that can run programs."""
 
     def __init__(
         self, place: LabHost, address: str, namespace: str, inside_pid: int, cgroups: Mapping[str, Path]
@@ -43,13 +43,13 @@ class Machine:
         self._inside_pid = inside_pid
         self._cgroups = cgroups
         self.other_pids: list[int] = []
-        """Programs that run there and are not of the job."""
+        """The pids of programs there that do not belong to the job."""
 
     def enter(self, argv: Sequence[str], *, cwd: Path, as_job: bool = True) -> list[str]:
-        """The command line that runs `argv` there, and becomes it.
+        """The command line that runs `argv` on this host, by exec.
 
-        `as_job`: under the quota and the limits of the container; without, only where its memory counts, as what
-        somebody starts in it to look around.
+        `as_job`: under the container's quota and limits; otherwise only its memory is counted, as for a program that a
+        user starts there to investigate.
         """
         joined = [path for kind, path in self._cgroups.items() if as_job or kind == "memory"]
         steps = [f"echo $$ > {shlex.quote(str(path))}/cgroup.procs" for path in joined]
@@ -57,28 +57,28 @@ class Machine:
         if limits:
             argv = ["prlimit", *limits, *argv]
         entering = ["nsenter", f"--target={self._inside_pid}", "--mount", "--uts", "--net", f"--wd={cwd}"]
-        # Programs of the outside are in these namespaces, too; what the cgroup's files are called there is not.
+        # Outside programs are in these namespaces as well, but the cgroup's file names are different there.
         outside = ["bash", "-ec", "; ".join([*steps, 'exec "$@"']), "bash"]
         return [*outside, *entering, *argv]
 
 
 def missing_for(places: Sequence[LabHost]) -> str | None:
-    """What keeps these places from being made here; None if nothing does."""
+    """Why these hosts cannot be created here; None if they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
-        return "hosts of a job are made of Linux namespaces, which needs root"
+        return "a job's hosts are Linux namespaces, which need root"
     absent = [program for program in PROGRAMS if not shutil.which(program)]
     if absent:
-        return f"hosts of a job are made with {', '.join(absent)}, not on PATH"
+        return f"a job's hosts need {', '.join(absent)}, which are not on PATH"
     if any(place.memory_mib or place.cpus for place in places) and not (_CGROUPS / "memory").is_dir():
-        return "limits of memory and CPU are set in cgroups of version 1, which this machine does not have"
+        return "memory and CPU limits need cgroups version 1, which this machine does not have"
     return None
 
 
 @contextmanager
 def machines(places: Sequence[LabHost], workdir: Path) -> Iterator[list[Machine]]:
-    """The hosts of a job that runs in `workdir`, which all of them share but for the disks that are mounted there.
+    """Create the hosts of a job during the block; they share `workdir`, except for disks mounted there.
 
-    Raises subprocess.CalledProcessError where the kernel refuses.
+    Raises subprocess.CalledProcessError if the kernel refuses.
     """
     addresses = {place.name: f"{_SUBNET}{number}" for number, place in enumerate(places, _FIRST_HOST)}
     wires = [Wire(place.name, addresses[place.name], place.mtu, place.port_mtu, place.rate) for place in places]
@@ -107,17 +107,17 @@ def _hosts_file(addresses: Mapping[str, str]) -> str:
 
 @contextmanager
 def _inside(place: LabHost, namespace: str, own: Path, cgroups: Mapping[str, Path], workdir: Path) -> Iterator[int]:
-    """The pid of a process whose namespaces are those of the place, and end with it.
+    """Yield the pid of a process that holds the host's namespaces, which end with it.
 
-    `own` holds the host's files: `hosts`, and the empty directory `cgroup`.
+    `own` has the host's files: `hosts`, and the empty directory `cgroup`.
     """
     steps = [
-        # /sys shows the devices of the network in which it was mounted; the cgroups below it are to stay.
+        # /sys shows the network devices of the namespace in which it was mounted; the cgroups below it must stay.
         f"mount --rbind /sys/fs/cgroup {own}/cgroup",
         f"mount -t sysfs sysfs /sys && mount --rbind {own}/cgroup /sys/fs/cgroup",
         f"hostname {place.name}",
         f"mount --bind {own}/hosts /etc/hosts",
-        # As in a container of cgroup v1: its own limits stand where those of the machine would.
+        # As in a container with cgroup v1: its own limits replace the machine's.
         *(f"mount --bind {shlex.quote(str(path))} {path.parent}" for path in cgroups.values()),
         *([f"mount -t tmpfs -o size={place.shm_mib}m tmpfs /dev/shm"] if place.shm_mib else []),
         *(
@@ -134,8 +134,8 @@ def _inside(place: LabHost, namespace: str, own: Path, cgroups: Mapping[str, Pat
 
 @contextmanager
 def _running(argv: Sequence[str], ready: str = _READY) -> Iterator[int]:
-    """The pid of a program whose first line says that it is ready, and which is killed in the end."""
-    # What is seen of it later tells nothing of who started it.
+    """Start a program, wait for the line that says it is ready, and yield its pid; kill it at the end."""
+    # Nothing visible later reveals who started it.
     environment = {"PATH": os.environ["PATH"]}
     with subprocess.Popen(argv, cwd="/", env=environment, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as running:
         try:
@@ -150,7 +150,7 @@ def _running(argv: Sequence[str], ready: str = _READY) -> Iterator[int]:
 
 @contextmanager
 def _cgroups(place: LabHost) -> Iterator[dict[str, Path]]:
-    """The cgroups (of version 1) that hold the limits of a place, by controller."""
+    """Create the cgroups (version 1) with a host's limits; yield them by controller."""
     values: dict[str, dict[str, str]] = {}
     if place.memory_mib:
         values["memory"] = {"memory.limit_in_bytes": str(place.memory_mib << 20)}

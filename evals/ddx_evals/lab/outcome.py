@@ -1,7 +1,7 @@
-"""What `ddx why` says about a lab run, held against the run's truth.
+"""Compares `ddx why` on a lab run with the run's truth.
 
-Used by the scenario tests and by `python -m ddx_evals.lab table`. `ddx` is called as a user calls it, as a
-command of its own, and its answer is judged from its JSON alone.
+Used by the scenario tests and by `python -m ddx_evals.lab table`. `ddx` is run as a separate command, as a user would
+run it, and only its JSON is judged.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ddx_evals.lab.truth import RunTruth
 from ddx_tools.model.diagnosis import Diagnosis, rank_list
 
 Way = Literal["stacks", "records", "logs", "moments"]
-"""From what: the stacks of the live job; the job started by `ddx run`, live; what is left after the end; records
-of a live job, each rank's taken at another moment."""
+"""The source of evidence: stacks of the live job; the live job under `ddx run`; what is left after its end; records of
+a live job, taken at a different moment on each rank."""
 
 
 def answer_limit_s(nproc: int) -> float:
-    """Seconds from command to answer that so many ranks may take, on 2 cores."""
+    """The maximum seconds from command to answer for `nproc` ranks on 2 cores."""
     return 10.0 if nproc <= 4 else 15.0
 
 
@@ -39,7 +39,7 @@ _MOMENTS_APART_S = 1.5
 
 @dataclass
 class Outcome:
-    """One answer and what is wrong with it (nothing, if it is right)."""
+    """One answer and its mistakes, if any."""
 
     scenario: Scenario
     nproc: int
@@ -49,7 +49,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
     def row(self) -> str:
-        """The outcome as a line of a table, which also says if the answer took too long."""
+        """The outcome as a table row, which also says if the answer took too long."""
         limit_s = answer_limit_s(self.nproc)
         late = [f"over {limit_s:g} s"] if self.seconds > limit_s else []
         first = self.diagnosis["causes"][0] if self.diagnosis["causes"] else {"id": "–", "probability": 0}
@@ -68,7 +68,7 @@ TABLE_HEAD = "| scenario | N | from | verdict | cause | culprits | place | s | |
 
 
 def ways(scenario: Scenario) -> list[Way]:
-    """From what a scenario is to be answered; the first is the one that it must work from alone."""
+    """The sources from which a scenario must be answered; the first must suffice by itself."""
     if scenario.settles.how == "exited":
         return ["logs"]
     if scenario.row == "h3":
@@ -78,7 +78,7 @@ def ways(scenario: Scenario) -> list[Way]:
 
 
 def start_run(scenario: Scenario, nproc: int, way: Way, *, step: int | None = None) -> LabRun:
-    """A run as the way needs it, not yet started."""
+    """Prepare a run for the given source of evidence; it is not started yet."""
     recorded = way in ("records", "moments") or (way == "logs" and "F" in scenario.evidence)
     prefix = [ddx_command(), "run", "--quiet", "--"] if recorded else []
     if _hides_ranks(scenario):
@@ -87,9 +87,9 @@ def start_run(scenario: Scenario, nproc: int, way: Way, *, step: int | None = No
 
 
 def ask(run: LabRun, way: Way, truth: RunTruth | None = None) -> Outcome:
-    """Ask `ddx why` about a run, hold the answer against the truth, and replay the bundle it saved.
+    """Run `ddx why` on a run, compare the answer with the truth, and replay the bundle that it saved.
 
-    `truth` defaults to the run's own; a healthy phase is asked about with a truth of its own.
+    `truth` defaults to the run's own; a healthy phase has a separate truth.
     """
     target = _target(run, way)
     with tempfile.TemporaryDirectory(prefix="ddx-lab-") as scratch:
@@ -112,7 +112,7 @@ def ask(run: LabRun, way: Way, truth: RunTruth | None = None) -> Outcome:
 
 
 def _judged(answer: str) -> dict[str, Any]:
-    """An answer without the next check: of a bundle nobody is sent to look at the job that it was taken of."""
+    """An answer without the next check, which differs for a bundle: its job cannot be checked any more."""
     return {name: value for name, value in json.loads(answer).items() if name != "next_check"}
 
 
@@ -120,12 +120,12 @@ HEALTHY = RunTruth(verdicts=("healthy",), causes=(), culprits=(), places=())
 
 
 def _hides_ranks(scenario: Scenario) -> bool:
-    """Root sees every process; to be kept out as a user is, it must drop a capability, and the job likewise."""
+    """Whether ranks are hidden from ddx: root, and the job, must drop a capability to be restricted like a user."""
     return scenario.row == "u1" and os.geteuid() == 0
 
 
 def ddx_command() -> str:
-    """The `ddx` of this environment."""
+    """The path of this environment's `ddx`."""
     beside = Path(sys.executable).with_name("ddx")
     return str(beside) if beside.exists() else (shutil.which("ddx") or "ddx")
 
@@ -148,7 +148,7 @@ def _target(run: LabRun, way: Way) -> list[str]:
 
 
 def _records_of_different_moments(run: LabRun) -> Path:
-    """Let every rank write its records, one some steps after the other; returns the directory that holds them."""
+    """Make every rank write its records, each a few steps after the previous one; return their directory."""
     from ddx_tools.sources.hosts.rank_agent import ask as ask_agent
     from ddx_tools.sources.hosts.rank_agent import list_agents
 
@@ -164,12 +164,12 @@ def _records_of_different_moments(run: LabRun) -> Path:
 
 
 def mistakes(diagnosis: dict[str, Any], truth: RunTruth, workdir: Path) -> list[str]:
-    """What an answer has wrong: verdict, cause, culprits, place."""
+    """The mistakes of an answer: verdict, cause, culprits, place."""
     wrong = []
     if diagnosis["verdict"] not in truth.verdicts:
         wrong.append(f"verdict {diagnosis['verdict']}, not {'/'.join(truth.verdicts)}")
     culprits = frozenset(diagnosis["culprits"]["ranks"])
-    # Where something else than a rank is to blame, that some died of it first says nothing wrong.
+    # If something other than a rank is to blame, naming the ranks that died first is not wrong.
     if (truth.culprits or not truth.causes) and culprits not in (truth.culprits or (frozenset(),)):
         wrong.append(f"culprits {sorted(culprits)}, not {[sorted(c) for c in truth.culprits]}")
     question = (diagnosis["next_check"] or {}).get("question", "")

@@ -1,4 +1,4 @@
-"""What kind of machine some ranks of a job run on, as a scenario says it."""
+"""A scenario's description of a host."""
 
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -9,7 +9,7 @@ HostName = Annotated[str, Field(pattern=r"^[a-z]+(-[a-z0-9]+)*$")]
 
 
 class LabHost(BaseModel):
-    """One host: what stands here is of its own, all else is as on the machine that the lab runs on.
+    """One host: anything not set here is as on the machine that the lab runs on.
 
     It has its own name, its own `eth0` on a switch between all hosts of the job, and its own /etc/hosts.
     """
@@ -17,25 +17,23 @@ class LabHost(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: HostName
-    launches: bool = Field(default=True, description="whether anybody starts the job there")
-    launcher_args: tuple[str, ...] = Field(default=(), description="options of torchrun that are typed only there")
-    environment: dict[str, str] = Field(default_factory=dict, description="variables that are set only there")
-    names: dict[str, str] = Field(default_factory=dict, description="what /etc/hosts says of these names instead")
+    launches: bool = Field(default=True, description="whether a launcher is started there")
+    launcher_args: tuple[str, ...] = Field(default=(), description="torchrun options used only there")
+    environment: dict[str, str] = Field(default_factory=dict, description="variables set only there")
+    names: dict[str, str] = Field(default_factory=dict, description="different /etc/hosts entries for these names")
     shm_mib: int | None = Field(default=None, gt=0, description="size of /dev/shm")
     disks_mib: dict[str, int] = Field(
         default_factory=dict, description="file systems by directory of the job, with their sizes"
     )
-    memory_mib: int | None = Field(default=None, gt=0, description="limit of the container's memory")
-    cpus: float | None = Field(default=None, gt=0, description="quota of the container")
-    limits: dict[str, str] = Field(default_factory=dict, description="by option of prlimit: {nofile: '256:256'}")
-    mtu: int = Field(default=1500, ge=576, description="of its eth0")
-    port_mtu: int | None = Field(default=None, ge=576, description="of the switch's port; that of eth0 without it")
-    rate: str | None = Field(default=None, description="of what it sends, as tc says it: 20mbit")
-    firewall: tuple[str, ...] = Field(
-        default=(), description="rules for what comes in, as `iptables -A INPUT` has them"
-    )
-    listens: int | None = Field(default=None, description="a port that another program holds there")
-    kernel_log: bool = Field(default=False, description="whether users may read what the kernel says of the job")
+    memory_mib: int | None = Field(default=None, gt=0, description="memory limit of the container")
+    cpus: float | None = Field(default=None, gt=0, description="CPU quota of the container")
+    limits: dict[str, str] = Field(default_factory=dict, description="limits by prlimit option: {nofile: '256:256'}")
+    mtu: int = Field(default=1500, ge=576, description="MTU of its eth0")
+    port_mtu: int | None = Field(default=None, ge=576, description="MTU of the switch's port; default: that of eth0")
+    rate: str | None = Field(default=None, description="rate limit for what it sends, in tc's notation: 20mbit")
+    firewall: tuple[str, ...] = Field(default=(), description="rules for incoming packets, as for `iptables -A INPUT`")
+    listens: int | None = Field(default=None, description="a port that another program listens on there")
+    kernel_log: bool = Field(default=False, description="whether users may read kernel messages about the job")
 
     @field_validator("disks_mib")
     @classmethod
@@ -43,5 +41,5 @@ class LabHost(BaseModel):
         for directory in disks:
             path = PurePosixPath(directory)
             if path.is_absolute() or ".." in path.parts:
-                raise ValueError(f"{directory}: name a directory below that of the job")
+                raise ValueError(f"{directory}: name a directory below the job's")
         return disks

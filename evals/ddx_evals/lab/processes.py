@@ -1,4 +1,4 @@
-"""The processes of one lab job: found by its working directory, which no other job shares."""
+"""Finds the processes of one lab job by its working directory, which no other job shares."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ import psutil
 
 
 def processes_in(workdir: Path) -> list[psutil.Process]:
-    """All living processes whose working directory is `workdir`, as far as the caller may see them."""
+    """All living processes with the working directory `workdir`, as far as visible to the caller."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -19,7 +19,7 @@ def processes_in(workdir: Path) -> list[psutil.Process]:
 
 
 def rank_processes(processes: Iterable[psutil.Process]) -> dict[int, psutil.Process]:
-    """The ranks among `processes`: those that carry RANK and whose parent does not.
+    """The ranks among `processes`: those that have RANK set and whose parents do not.
 
     Dataloader workers and other helpers inherit RANK from the rank that started them.
     """
@@ -34,7 +34,7 @@ def rank_processes(processes: Iterable[psutil.Process]) -> dict[int, psutil.Proc
 
 
 def kill_all(workdir: Path, known: Iterable[psutil.Process], timeout_s: float = 20.0) -> list[int]:
-    """Kill `known`, their descendants and whatever runs in `workdir`; returns the pids that would not die."""
+    """Kill `known`, their descendants and everything running in `workdir`; return the pids that survive."""
     known = list(known)
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,4 +1,4 @@
-"""One real run of a scenario: start it, wait until it is healthy, wait until it is struck, end it."""
+"""One real run of a scenario: start it, wait until it is healthy, wait for the fault, end it."""
 
 import os
 import re
@@ -25,26 +25,26 @@ from ddx_evals.lab.workspace import limit_collectives, new_workdir, prepare
 from ddx_tools.model.install_hint import install_command
 from ddx_tools.sources.hosts.ended_by_signals import ended_by_signals
 
-# What a job inherits. The caller's own variables would tell on it: pytest, for one, puts the name of
+# The variables that a job inherits. The caller's own variables could give it away: pytest, for one, puts the name of
 # the running test into the environment.
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 
-# A launcher may put a prefix before the lines of its ranks (torchrun --tee: "[default0]:").
+# A launcher may prefix the lines of its ranks (torchrun --tee: "[default0]:").
 _STEP = re.compile(r"^(?:\[\w+\]:\s*)?step (\d+) loss \S+$", re.MULTILINE)
 _POLL_S = 0.1
 
 
 class LabError(Exception):
-    """A lab job did not do what its scenario says. The text carries the end of its log."""
+    """A lab job did not behave as its scenario says. The message includes the end of its log."""
 
 
 class LabRun:
     """A run of `scenario` with `nproc` ranks, as a context manager that leaves no process behind.
 
-    `workdir`: an existing empty directory that the caller keeps (a neutral name is the caller's affair);
-    without it a temporary one is made, and removed at the end. `launcher_prefix` goes in front of the
-    launcher's argv (`["ddx", "run", "--"]`). `step` is the step at which the scenario strikes.
-    `environment` is added to the small, neutral one that jobs get; `limit_s` is that of the job's collectives.
+    `workdir` is an existing empty directory that the caller keeps and names; by default a temporary one is created and
+    removed at the end. `launcher_prefix` is put before the launcher's argv (`["ddx", "run", "--"]`). `step` is the step
+    at which the fault occurs. `environment` is added to the minimal neutral environment of jobs; `limit_s` is the
+    timeout of the job's collectives.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LabRun:
         self._own_workdir = workdir is None
         self.workdir = new_workdir() if workdir is None else workdir.resolve()
         self.machines: dict[str, Machine] = {}
-        """The hosts of the scenario by name, once they were made; empty if the job runs on this machine."""
+        """The hosts of the scenario by name, once created; empty if the job runs on this machine."""
         self._launcher_prefix = list(launcher_prefix)
         self._environment = dict(environment or {})
         self._limit_s = limit_s
@@ -88,7 +88,7 @@ class LabRun:
 
     @property
     def launches(self) -> list[LabLaunch]:
-        """What is typed on each host, rank 0's first. Raises LabError where that cannot be."""
+        """The launchers of all hosts, rank 0's first. Raises LabError if the job cannot be launched."""
         try:
             return launches(self.scenario, self.nproc, self.step, self._launcher_prefix)
         except (NoTorch, ValueError) as error:
@@ -96,22 +96,22 @@ class LabRun:
 
     @property
     def launcher_logs(self) -> list[Path]:
-        """The regular files that take stdout and stderr of the launchers and of their ranks, rank 0's first."""
+        """The files with stdout and stderr of the launchers and their ranks, rank 0's first."""
         return [self.workdir / launch.log for launch in self.launches]
 
     @property
     def launcher_log(self) -> Path:
-        """The first of these files."""
+        """The log of rank 0's launcher."""
         return self.launcher_logs[0]
 
     @property
     def launcher_pids(self) -> dict[str | None, int]:
-        """By host, the pid of its launcher, or of what stands in front of it; also of those that have ended."""
+        """For each host, the pid of its launcher or of the prefix command, even if it has ended."""
         return {launch.host: launcher.pid for launch, launcher in self._launchers}
 
     @property
     def launcher_pid(self) -> int:
-        """That of rank 0's host. Raises LabError before start()."""
+        """The pid of the launcher on rank 0's host. Raises LabError before start()."""
         if not self._launchers:
             raise LabError("the run was not started; call start() first")
         return self._launchers[0][1].pid
@@ -123,11 +123,11 @@ class LabRun:
 
     @property
     def argv(self) -> list[str]:
-        """The first launcher's command line. Raises LabError where torch is not installed."""
+        """The first launcher's command line. Raises LabError if torch is not installed."""
         return self.launches[0].argv
 
     def start(self) -> None:
-        """Prepare the copy and launch it. Raises ScenarioError if scenario and job do not fit, LabError."""
+        """Prepare and launch the job's copy. Raises ScenarioError if scenario and job do not match, or LabError."""
         self._check_modules()
         prepare(self.scenario, self.nproc, self.step, self.workdir)
         if self._limit_s:
@@ -177,15 +177,15 @@ class LabRun:
             )
 
     def wait_healthy(self, timeout_s: float = 120.0, steps: int = 3) -> None:
-        """Wait until all ranks are there and `steps` steps were printed. Raises LabError."""
+        """Wait until all ranks run and `steps` steps are printed. Raises LabError."""
         self._wait(lambda: self.last_step() >= steps - 1, timeout_s, f"{steps} steps")
         if len(self.rank_pids()) != self.nproc:
             raise self._error(f"found the ranks {list(self.rank_pids())} of {self.nproc}")
 
     def wait_struck(self, timeout_s: float = 120.0, *, may_exit: bool = False) -> None:
-        """Wait until the scenario has struck and settled; sends its signal, if any. Raises LabError.
+        """Wait for the fault and until the job has settled; sends the scenario's signal, if any. Raises LabError.
 
-        `may_exit`: a job that ends instead of hanging will do, too: a message in the wrong receive aborts it.
+        `may_exit`: a job that ends instead of hanging is also accepted, since a message in the wrong receive aborts it.
         """
         deadline = time.monotonic() + timeout_s
         if self.scenario.signal or self.scenario.unplugged:
@@ -211,20 +211,20 @@ class LabRun:
             os.kill(pid, signal.Signals[sends.name])
 
     def exit_code(self) -> int | None:
-        """The first that is not 0, once all launchers have ended."""
+        """The first nonzero exit code, or 0, once all launchers have ended; None before."""
         codes = [launcher.poll() for _, launcher in self._launchers]
         return None if None in codes else next((code for code in codes if code), 0)
 
     def truth(self) -> RunTruth:
-        """What is right to say about this run, its places resolved to lines of the copy that runs."""
+        """The truth about this run, with places resolved to lines of the running copy."""
         return resolve_truth(self.scenario, self.nproc, self.step, self.workdir)
 
     def last_step(self) -> int:
-        """The greatest step printed so far; -1 before the first."""
+        """The highest step printed so far; -1 before the first."""
         return max((int(match[1]) for match in _STEP.finditer(self.printed())), default=-1)
 
     def rank_pids(self) -> dict[int, int]:
-        """The pid of each rank seen so far, also of ranks that have ended since."""
+        """The pid of each rank seen so far, including ended ranks."""
         if len(self._ranks) < self.nproc:
             self._ranks = rank_processes(processes_in(self.workdir)) | self._ranks
         return {rank: process.pid for rank, process in sorted(self._ranks.items())}
@@ -241,12 +241,12 @@ class LabRun:
             os.close(self._stdin_writer)
             self._stdin_writer = None
         if left:
-            raise LabError(f"these processes of {self.workdir} do not end: {left}")
+            raise LabError(f"these processes in {self.workdir} cannot be killed: {left}")
         if self._own_workdir:
             shutil.rmtree(self.workdir, ignore_errors=True)
 
     def printed(self) -> str:
-        """What its launchers printed so far."""
+        """The output of its launchers so far."""
         logs = [log for log in self.launcher_logs if log.exists()]
         return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
 

@@ -1,4 +1,4 @@
-"""What one scenario is: a training job, an edit or a signal that spoils it, and the truth about it."""
+"""A scenario: a training job, an edit or a signal that breaks it, and the truth about it."""
 
 import re
 from pathlib import Path
@@ -20,11 +20,11 @@ _PLACEHOLDER = re.compile(r"\$([a-z]+)")
 _ROW = re.compile(r"([hu]?)([0-9]+)([a-z]?)")
 
 
-_HOW = "evals/lab/README.md, A scenario file, says what it holds; `ddx lab list` shows whether it can be read."
+_HOW = "evals/lab/README.md, A scenario file, describes the format; `ddx lab list` shows whether it can be read."
 
 
 class ScenarioError(UsageError):
-    """A scenario file, or its edit of a job, is not usable. The text says which and why."""
+    """A scenario file, or its edit of a job, is unusable. The message says which and why."""
 
 
 class _Record(BaseModel):
@@ -40,20 +40,19 @@ class Edit(_Record):
 
 
 class SendSignal(_Record):
-    """A signal that the runner sends to one rank, or to a launcher, once the strike step was printed."""
+    """A signal that the runner sends to one rank, or to a launcher, once the strike step is printed."""
 
     name: Literal["SIGKILL", "SIGSTOP", "SIGTERM"]
-    rank: str = Field(default="", description="a name out of `ranks`; none: the launcher of the first host")
+    rank: str = Field(default="", description="a name from `ranks`; default: the launcher on the first host")
 
 
 class Settles(_Record):
-    """How one knows that the scenario has arrived where it is to be looked at.
+    """The condition under which the scenario is ready to be examined.
 
-    quiet: the strike step is reached and no further step was printed for `seconds`.
-    exited: the launcher ended by itself.
-    flowing: `steps` more steps than the strike step were printed.
-    printed: `text` stands in the launcher's log since `seconds`.
-    waiting: no launcher ended, none printed anything for `seconds`, and there was no step: the job does not begin.
+    quiet: the strike step is reached and no further step has been printed for `seconds`. exited: the launcher exited by
+    itself. flowing: `steps` steps after the strike step have been printed. printed: `text` has been in the launcher's
+    log for `seconds`. waiting: no launcher has ended or printed anything for `seconds`, and there was no step: the job
+    does not start.
     """
 
     how: Literal["quiet", "exited", "flowing", "printed", "waiting"]
@@ -63,33 +62,33 @@ class Settles(_Record):
 
 
 class ExpectedPlace(_Record):
-    """A source line, by file of the job and by text, that counts as the place."""
+    """A source line that counts as the place, given by the job's file and the text."""
 
     file: str
     contains: str
 
 
 class ExpectedTruth(_Record):
-    """What a diagnosis of the scenario has to say."""
+    """The right diagnosis of the scenario."""
 
     verdicts: tuple[Verdict, ...] = Field(min_length=1)
     causes: tuple[str, ...] = Field(default=(), description="accepted cause ids, best first")
     culprits: dict[int, tuple[tuple[int, ...], ...]] = Field(
-        default_factory=dict, description="by number of ranks: the accepted sets of culprits, best first"
+        default_factory=dict, description="for each number of ranks, the accepted sets of culprits, best first"
     )
     hosts: tuple[str, ...] = Field(default=(), description="names of the job's hosts that are to blame")
     places: tuple[ExpectedPlace, ...] = ()
     asks_about: tuple[str, ...] = Field(
-        default=(), description="names of `ranks` whose ranks the next check has to name, where nobody is to blame"
+        default=(), description="names from `ranks` that the next check must ask about, if no rank is to blame"
     )
 
 
 class Scenario(_Record):
     """One scenario of the lab.
 
-    The rows of the table of live scenarios are asked about live by the tests; the others are there to be recorded.
-    `ranks` and `step` fill the placeholders (`$rank`, `$step`, …) of edits, arguments and texts;
-    `ranks` is given by number of ranks of the job.
+    Tests run the scenarios with a row in the table of live scenarios; the others are only for recording. `ranks` and
+    `step` fill the placeholders (`$rank`, `$step`, …) in edits, arguments and texts; `ranks` is given for each number
+    of ranks of the job.
     """
 
     row: str = Field(
@@ -104,16 +103,18 @@ class Scenario(_Record):
     launcher: Launcher = "torchrun"
     args: tuple[str, ...] = ()
     stdin: Literal["closed", "open"] = "closed"
-    launcher_args: tuple[str, ...] = Field(default=(), description="further options of torchrun")
-    environment: dict[str, str] = Field(default_factory=dict, description="what whoever launches it has set")
-    needs: tuple[str, ...] = Field(default=(), description="programs that have to be on PATH")
-    needs_modules: tuple[str, ...] = Field(default=(), description="Python modules that have to be installed")
-    step: int = Field(default=20, ge=2, description="the step at which it strikes, unless the caller chooses")
+    launcher_args: tuple[str, ...] = Field(default=(), description="additional torchrun options")
+    environment: dict[str, str] = Field(default_factory=dict, description="variables set by the user who launches it")
+    needs: tuple[str, ...] = Field(default=(), description="programs that must be on PATH")
+    needs_modules: tuple[str, ...] = Field(default=(), description="Python modules that must be installed")
+    step: int = Field(
+        default=20, ge=2, description="the step at which the fault occurs, unless the caller chooses another"
+    )
     ranks: dict[int, dict[str, int]] = Field(default_factory=dict)
     patch: tuple[Edit, ...] = ()
     signal: SendSignal | None = None
     hosts: tuple[LabHost, ...] = Field(
-        default=(), description="the machines it runs on, with an equal share of the ranks; none: this one"
+        default=(), description="the hosts, each with an equal share of the ranks; default: this machine"
     )
     unplugged: str = Field(default="", description="the host whose cable is pulled at the strike step")
     settles: Settles
@@ -122,13 +123,13 @@ class Scenario(_Record):
     @model_validator(mode="after")
     def _truth_is_consistent(self) -> "Scenario":
         diagnosed = "diagnosed" in self.truth.verdicts
-        # Of a spoiled machine, and where the job does not begin, all ranks may be victims alike.
+        # If a host is faulty, or the job does not start, all ranks may be victims.
         nobody = diagnosed and (bool(self.hosts) or self.settles.how == "waiting")
         if diagnosed != bool(self.truth.causes) or diagnosed != (bool(self.truth.culprits) or nobody):
-            raise ValueError("causes and culprits belong to exactly the scenarios that can be diagnosed")
+            raise ValueError("causes and culprits must be given if, and only if, the scenario can be diagnosed")
         named = {*self.truth.asks_about, *([self.signal.rank] if self.signal and self.signal.rank else [])}
         if unnamed := {rank for rank in named for names in self.ranks.values() or [{}] if rank not in names}:
-            raise ValueError(f"signal or asks_about names the rank {min(unnamed)!r}, which `ranks` does not give")
+            raise ValueError(f"signal or asks_about names the rank {min(unnamed)!r}, which is not in `ranks`")
         names = {host.name for host in self.hosts}
         if unknown := {*self.truth.hosts, *([self.unplugged] if self.unplugged else [])} - names:
             raise ValueError(f"`hosts` has no {', '.join(sorted(unknown))}")
@@ -143,17 +144,17 @@ class Scenario(_Record):
 
 
 def scenario_file(scenario_id: str, directory: Path | None = None) -> Path:
-    """Where a scenario of a lab directory (default: ours) stands."""
+    """The path of a scenario's file in a lab directory (default: ours)."""
     return _scenarios_dir(directory) / f"{scenario_id}.yaml"
 
 
 def scenario_ids() -> list[str]:
-    """The ids of our scenarios, whether or not they can be read."""
+    """The ids of our scenarios, readable or not."""
     return sorted(path.stem for path in _scenarios_dir(None).glob("*.yaml"))
 
 
 def read_scenarios(directory: Path | None = None) -> tuple[dict[str, Scenario], dict[str, ScenarioError]]:
-    """The scenarios of a lab directory (default: ours), ordered by row, and what is wrong with others; both by id."""
+    """The scenarios of a lab directory (default: ours), ordered by row, and the errors of unreadable ones, by id."""
     scenarios: dict[str, Scenario] = {}
     errors: dict[str, ScenarioError] = {}
     for path in sorted(_scenarios_dir(directory).glob("*.yaml")):
@@ -186,7 +187,7 @@ def _load(path: Path) -> Scenario:
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise ScenarioError(f"{path}: {error}", _HOW) from error
     if path.stem != scenario.id:
-        raise ScenarioError(f"{path}: holds the scenario {scenario.id!r}; name the file after it")
+        raise ScenarioError(f"{path}: contains the scenario {scenario.id!r}; name the file after it")
     return scenario
 
 

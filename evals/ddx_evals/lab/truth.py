@@ -1,4 +1,4 @@
-"""The truth about one run of a scenario, with the places resolved to lines of the copy that ran."""
+"""The truth about one run of a scenario, with places resolved to lines of the copy that ran."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,10 @@ class SourceLine:
 
 @dataclass(frozen=True)
 class RunTruth:
-    """What is right to say about a run.
+    """The right answer about a run.
 
-    `causes`: accepted ids, best first. `culprits`: the accepted sets of ranks, best first. Both are empty
-    where naming a culprit would be a failure. `places`: any one of them is right; empty where the
-    scenario has no line to name.
+    `causes`: accepted ids, best first. `culprits`: the accepted sets of ranks, best first. Both are empty if naming a
+    culprit would be wrong. `places`: any one of them is right; empty if the scenario has no line to name.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -29,9 +28,9 @@ class RunTruth:
     culprits: tuple[frozenset[int], ...]
     places: tuple[SourceLine, ...]
     asks_about: frozenset[int] = frozenset()
-    """Ranks that the next check has to name."""
+    """The ranks that the next check must name."""
     hosts: tuple[str, ...] = ()
-    """Hosts of the job that are to blame."""
+    """The job's hosts that are to blame."""
 
 
 def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> RunTruth:
@@ -51,7 +50,7 @@ def resolve_truth(scenario: Scenario, nproc: int, step: int, workdir: Path) -> R
             if wanted in line and line.strip()
         ]
         if not found:
-            raise ScenarioError(f"scenario {scenario.id}: no line of {place.file} holds {wanted!r}", to_fix)
+            raise ScenarioError(f"scenario {scenario.id}: no line of {place.file} contains {wanted!r}", to_fix)
         places.extend(found)
     return RunTruth(
         verdicts=expected.verdicts,

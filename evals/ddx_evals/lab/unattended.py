@@ -1,4 +1,4 @@
-"""A lab run that nobody watches, under `ddx run`: what stood in its output, and whether before its limit struck."""
+"""An unattended lab run under `ddx run`: which answer its output contains, and whether it came before the timeout."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _EXCEPTION = re.compile(r"Timed out waiting|Application timeout|Connection close
 
 @dataclass
 class Unattended:
-    """One run."""
+    """The outcome of one unattended run."""
 
     scenario: Scenario
     answers: list[dict[str, Any]]
-    """What `--notify-file` got: the answers that were printed."""
+    """The printed answers, from `--notify-file`."""
     exit_code: int | None
-    """None if it was still running at the end of the time given."""
+    """None if it was still running when the time was up."""
     wrong: list[str]
     seconds: float
     printed: str
-    """The job's output, ours included."""
+    """The job's output, including ours."""
 
     def row(self) -> str:
-        """A line of a table."""
+        """The run as a table row."""
         first = _told_first(self.answers) if self.answers else None
         said = f"{first['kind']}: {first['diagnosis']['headline'][:70]}" if first else "–"
         row = f"| {self.scenario.id} | {len(self.answers)} | {said} | "
@@ -46,28 +46,28 @@ TABLE_HEAD = "| scenario | answers | the first | exit | s | |\n|---|---|---|---|
 
 
 def hangs_or_crashes(scenario: Scenario) -> bool:
-    """Whether a job goes no further, so that there is something to be said without being asked.
+    """Whether the job stops making progress, so that ddx must report it unasked.
 
-    u1 is about ranks that cannot be read; under `ddx run` their agents tell.
+    u1 is excluded: it is about unreadable ranks, but under `ddx run` their agents can be read.
     """
     return scenario.settles.how != "flowing" and "healthy" not in scenario.truth.verdicts and scenario.row != "u1"
 
 
 def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Unattended:
-    """Run a scenario that ends in a hang or a crash, to its end, and judge the answer that its output came to hold.
+    """Run a scenario that ends in a hang or a crash, and judge the answer in its output.
 
-    A hang has to be answered before any rank reports that the limit has expired.
+    A hang must be answered before any rank reports that the timeout has expired.
     """
     with tempfile.TemporaryDirectory(prefix="notes-") as scratch:
         notes = Path(scratch) / "notes.jsonl"
-        # Before there is a process group, this is the only limit.
+        # Before there is a process group, this is the only timeout.
         prefix = [ddx_command(), "run", "--stall-after", str(limit_s), "--notify-file", str(notes), "--"]
         with LabRun(scenario, nproc, launcher_prefix=prefix, limit_s=limit_s) as run:
             started = time.monotonic()
             run.start()
             run.wait_struck(_STRUCK_WITHIN_S, may_exit=True)
             struck = time.monotonic()
-            # What is raised before the limit can have expired is a crash, after which other launchers may still run.
+            # An exception before the timeout can have expired is a crash, after which other launchers may still run.
             crashed = struck - started < limit_s and _EXCEPTION.search(run.printed())
             hangs = run.exit_code() is None and not crashed
             code = _end(run, notes, limit_s)
@@ -80,7 +80,7 @@ def run_unattended(scenario: Scenario, nproc: int, limit_s: int = LIMIT_S) -> Un
 
 
 def run_undisturbed(scenario: Scenario, nproc: int, seconds: float, limit_s: int = LIMIT_S) -> list[str]:
-    """Run a healthy scenario for so long, or to its end; the lines that ddx put into its output."""
+    """Run a healthy scenario for `seconds`, or to completion; return the lines that ddx added to its output."""
     with LabRun(scenario, nproc, launcher_prefix=[ddx_command(), "run", "--"], limit_s=limit_s) as run:
         run.start()
         deadline = time.monotonic() + seconds
@@ -90,7 +90,7 @@ def run_undisturbed(scenario: Scenario, nproc: int, seconds: float, limit_s: int
 
 
 def _told_first(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """The first diagnosis that a cause was named in, on whichever host; else the first answer."""
+    """The first answer that names a cause, on whichever host; otherwise the first answer."""
     return next(filter(_names_a_cause, answers), answers[0])
 
 
@@ -99,7 +99,7 @@ def _names_a_cause(answer: dict[str, Any]) -> bool:
 
 
 def _end(run: LabRun, notes: Path, limit_s: float) -> int | None:
-    """Wait until a cause was named; without one, until the job's end, or its limit and a little more are over."""
+    """Wait until a cause is named, the job ends, or its timeout and a little more have passed."""
     deadline = time.monotonic() + 2 * limit_s
     while time.monotonic() < deadline and not any(map(_names_a_cause, _answers(notes))) and run.exit_code() is None:
         time.sleep(0.2)
@@ -107,7 +107,7 @@ def _end(run: LabRun, notes: Path, limit_s: float) -> int | None:
 
 
 def _answers(notes: Path) -> list[dict[str, Any]]:
-    """What `--notify-file` got so far, whole lines only."""
+    """The answers in `--notify-file` so far, complete lines only."""
     written = notes.read_text(encoding="utf-8") if notes.exists() else ""
     return [json.loads(line) for line in written.splitlines(keepends=True) if line.endswith("\n")]
 
@@ -120,4 +120,4 @@ def _mistakes(printed: dict[str, Any], run: LabRun) -> list[str]:
 def _late(printed: str) -> list[str]:
     answered = printed.find("\nddx: DIAGNOSED")
     expired = _EXCEPTION.search(printed)
-    return ["answered after the limit"] if expired and not 0 <= answered < expired.start() else []
+    return ["answered after the timeout"] if expired and not 0 <= answered < expired.start() else []

@@ -1,4 +1,4 @@
-"""Hosts with a switch between them, all of them network namespaces: the machine's own network is left alone."""
+"""Connects hosts through a switch, all in network namespaces; the machine's own network is not touched."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ _PREFIX_BITS = 24
 
 @dataclass(frozen=True)
 class Wire:
-    """The way from a host to the switch."""
+    """The link from a host to the switch."""
 
     host: str
     address: str
     mtu: int = 1500
     port_mtu: int | None = None
-    """MTU of the switch's end; None: that of the host's. Where they differ, what is too long vanishes."""
+    """MTU of the switch's end; None: that of the host's end. If they differ, packets that are too long are lost."""
     rate: str | None = None
-    """What the host sends at most, in words of tc (`20mbit`)."""
+    """The maximum rate at which the host sends, in tc's notation (`20mbit`)."""
 
 
 @contextmanager
 def wired(wires: Sequence[Wire]) -> Iterator[Mapping[str, str]]:
-    """The network namespace of each host, by host. Needs root, `ip` and, for rates, `tc`.
+    """Create a network namespace per host and yield them by host. Needs root, `ip` and, for rates, `tc`.
 
-    Raises subprocess.CalledProcessError where the kernel refuses.
+    Raises subprocess.CalledProcessError if the kernel refuses.
     """
-    # What is inside of a namespace goes with it, some time later: names are never used twice.
+    # A namespace's contents disappear some time after it, so names are never reused.
     namespaces = {name: f"net-{uuid.uuid4().hex[:10]}" for name in ("", *(wire.host for wire in wires))}
     made: list[str] = []
     try:
@@ -51,7 +51,7 @@ def wired(wires: Sequence[Wire]) -> Iterator[Mapping[str, str]]:
 
 
 def cut(namespace: str) -> None:
-    """Unplug a host: nobody is told, packets only vanish."""
+    """Unplug a host: packets are lost without any error."""
     _ip("-n", namespace, "link", "set", INTERFACE, "down")
 
 
@@ -62,7 +62,7 @@ def _plug_in(wire: Wire, namespace: str, switch: str, port: str) -> None:
     _ip("-n", namespace, "link", "set", INTERFACE, "up")
     _ip("-n", switch, "link", "set", port, "mtu", str(wire.port_mtu or wire.mtu), "master", "br0", "up")
     if wire.port_mtu:
-        # A packet that is yet to be cut into segments passes whatever its length.
+        # A packet that is segmented later passes at any length.
         _ip("-n", namespace, "link", "set", INTERFACE, "gso_max_segs", "1")
     if wire.rate:
         shaped = ("root", "tbf", "rate", wire.rate, "burst", "32kbit", "latency", "400ms")

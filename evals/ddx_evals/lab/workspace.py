@@ -1,4 +1,4 @@
-"""The copy of a job that runs: a plain training directory, spoiled by the scenario's edits alone."""
+"""The copy of a job that runs: a plain training directory, changed only by the scenario's edits."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ from ddx_tools.knowledge.resources import lab_dir
 
 
 def new_workdir() -> Path:
-    """A fresh directory with a neutral name, such as /tmp/run-k3x9q2ab."""
+    """Create a directory with a neutral name, such as /tmp/run-k3x9q2ab."""
     return Path(tempfile.mkdtemp(prefix="run-")).resolve()
 
 
@@ -18,25 +18,27 @@ _MAKES_A_GROUP = r"(?:init_process_group\(|init_distributed\(dist_backend=|DDPSt
 _LIMITS = (
     (re.compile(rf'({_MAKES_A_GROUP}"gloo")\)'), r'\1, timeout=__import__("datetime").timedelta(seconds={}))'),
     (re.compile(r'("--timeout-s", type=\w+, default=)[\d_.]+'), r"\g<1>{}"),
-    # On CPUs, Transformers hands no `ddp_timeout` on.
+    # On CPUs, Transformers does not pass on `ddp_timeout`.
     (
         re.compile(r"^( *)(?=return TrainingArguments\()", re.MULTILINE),
         r'\1__import__("torch").distributed.init_process_group'
         r'("gloo", timeout=__import__("datetime").timedelta(seconds={}))\n\1',
     ),
 )
-"""Where jobs of the lab say, or leave to torch, how long a collective may take."""
+"""The places where lab jobs set the timeout of collectives, or leave it to torch."""
 
 
 def limit_collectives(workdir: Path, limit_s: int) -> None:
-    """Let collectives of the copy in `workdir` take `limit_s` at most. Raises ScenarioError where that has no place."""
+    """Set the timeout of collectives in the copy in `workdir`. Raises ScenarioError if there is no place for it."""
     path = workdir / "train.py"
     source, edits = path.read_text(encoding="utf-8"), 0
     for pattern, limited in _LIMITS:
         source, count = pattern.subn(limited.format(limit_s), source)
         edits += count
     if edits != 1:
-        raise ScenarioError(f"{path} makes its process group in a way of its own", "Choose a scenario of another job.")
+        raise ScenarioError(
+            f"{path} creates its process group in an unsupported way", "Choose a scenario with another job."
+        )
     path.write_text(source, encoding="utf-8")
 
 
@@ -56,8 +58,8 @@ def prepare(scenario: Scenario, nproc: int, step: int, workdir: Path) -> None:
         found = source.count(edit.find)
         if found != 1:
             raise ScenarioError(
-                f"scenario {scenario.id}: {edit.file} holds {found} times, not once, the text {edit.find!r}",
-                f"Fix `find` in {scenario_file(scenario.id)}; a copy of {job_dir} is edited from first to last.",
+                f"scenario {scenario.id}: {edit.file} contains the text {edit.find!r} {found} times, not once",
+                f"Fix `find` in {scenario_file(scenario.id)}; edits are applied in order to a copy of {job_dir}.",
             )
         replacement = scenario.fill(edit.replace, nproc, step)
         path.write_text(source.replace(edit.find, replacement), encoding="utf-8")

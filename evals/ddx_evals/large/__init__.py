@@ -1,4 +1,4 @@
-"""Incidents of jobs that no lab can run: simulated records of hundreds of ranks, and logs in real wording."""
+"""Incidents of jobs too large for the lab: simulated records of hundreds of ranks, and logs in real wording."""
 
 from ddx_evals.large.declaration import Declaration, declarations
 from ddx_evals.large.simulate import simulate_incident

@@ -16,7 +16,7 @@ _FIRST_ADDRESS = 11
 
 @dataclass(frozen=True)
 class Cluster:
-    """`skews_ns[rank]` is what the clock of a rank's host is ahead of the true time."""
+    """The hosts of a job. `skews_ns[rank]` is how far the clock of a rank's host is ahead of true time."""
 
     skews_ns: Sequence[int]
 
@@ -27,7 +27,7 @@ class Cluster:
 
     @property
     def hosts(self) -> list[str]:
-        """Names of all hosts, in the order of their ranks."""
+        """The names of all hosts, in rank order."""
         return [host(rank) for rank in self.ranks[::RANKS_A_HOST]]
 
     def on(self, name: str) -> range:
@@ -36,11 +36,11 @@ class Cluster:
         return self.ranks[first : first + RANKS_A_HOST]
 
     def pid(self, rank: int) -> int:
-        """The process id on its host."""
+        """The process id of a rank on its host."""
         return 21_000 + 37 * (rank // RANKS_A_HOST) + 61 + rank % RANKS_A_HOST
 
     def filled(self, text: str, rank: int, at_ns: int, step: int = 0) -> str:
-        """A text with the names of one rank, its host and a moment on its clock."""
+        """Fill a text with the names of one rank, its host and a time on its clock."""
         local_ns = at_ns + self.skews_ns[rank]
         moment = dt.datetime.fromtimestamp(local_ns // 10**9, dt.UTC)
         node = rank // RANKS_A_HOST

@@ -1,4 +1,4 @@
-"""What a large incident is made of, as its file in `evals/lab/large` says."""
+"""The declaration of a large incident, a file in `evals/lab/large`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddx_tools.model.errors import UsageError
 
 DIRECTORY = "large"
 Moment = Literal["start", "strike", "timeout", "end"]
-"""Launch; the last thing that happens before a hang; the first watchdog; when the launcher has given up.
+"""The launch; the last event before a hang; the first watchdog report; the moment when the launcher gives up.
 
-Of a job that goes on, the last three are when somebody looked.
+In a job that keeps running, the last three are the time of capture.
 """
 
 
@@ -36,7 +36,7 @@ class Shape(Record):
 
 
 class Saying(Record):
-    """What some ranks, hosts or the launcher print besides what every such job prints.
+    """Output of some ranks, hosts or the launcher in addition to the ordinary output.
 
     `Cluster.filled` says which `$names` are filled in.
     """
@@ -45,26 +45,28 @@ class Saying(Record):
     text: str
     since: Moment = "strike"
     at_s: float = 0.0
-    spread_s: float = Field(default=0.0, description="They do not say it at the same moment.")
+    spread_s: float = Field(default=0.0, description="The spread of the times at which they print it.")
 
 
 class Brought(Record):
-    """A file of every host that somebody collected, and what it holds on certain hosts instead."""
+    """A file that was collected from every host, and different contents on certain hosts."""
 
-    name: str = Field(description="Path in what was collected, with `$host`.")
-    text: str = Field(default="", description="Empty: such hosts brought none.")
+    name: str = Field(description="Path in the collected files, with `$host`.")
+    text: str = Field(default="", description="Empty: no such file from these hosts.")
     instead: dict[str, str] = Field(default_factory=dict)
 
 
 class Stacks(Record):
-    """A stack dump of every rank, taken during the hang. Who waits shows the call that it waits in."""
+    """A stack dump of every rank, taken during the hang. A waiting rank shows the call that it waits in."""
 
     name: str = "stacks/rank_$rank.txt"
-    instead: dict[int, tuple[str, ...]] = Field(description="By rank: frames, `function (file:line)`, innermost first.")
+    instead: dict[int, tuple[str, ...]] = Field(
+        description="For each rank its frames, `function (file:line)`, innermost first."
+    )
 
 
 class DeclaredAnswer(Record):
-    """What is right to say: the truth, but for what follows from the job."""
+    """The right answer: the truth, except for what follows from the job."""
 
     prompt: str
     cause: str
@@ -85,25 +87,27 @@ class Declaration(Record):
 
     id: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
     title: str
-    family: str = Field(description="One kind of mistake in one kind of job; it belongs to one split.")
+    family: str = Field(description="One kind of fault in one kind of job; each family belongs to one split.")
     split: Literal["dev", "test"]
     incident: Annotated[str, Field(pattern=r"^[0-9a-f]{6}$")]
     seed: int
     shape: Shape
-    job: Annotated[str, Field(description="A kind of the simulator.")]
-    rank: int | None = Field(default=None, description="Who goes wrong, in the simulator's sense.")
+    job: Annotated[str, Field(description="A kind of fault in the simulator.")]
+    rank: int | None = Field(default=None, description="The rank at fault, as the simulator defines it.")
     dumps: Literal["pickle", "json", "none"] = "pickle"
     ring: int = Field(default=40, description="Entries that a recorder keeps.")
     timeout_s: int = 600
     logs: Literal["rank", "node"] = "rank"
     lines: int = Field(default=14, description="Steps that each rank printed.")
-    quiet_s: float = Field(default=0.0, description="The ordinary lines stop so long before the strike.")
-    watchdogs: bool = Field(default=True, description="Whether those that wait print their timeouts.")
+    quiet_s: float = Field(default=0.0, description="The ordinary lines stop this long before the strike.")
+    watchdogs: bool = Field(default=True, description="Whether waiting ranks print their timeouts.")
     ends: bool = Field(default=True, description="Whether the launcher gave up, after a hang.")
-    launcher: Literal["torchrun", "pdsh"] = Field(default="torchrun", description="pdsh notices no rank that dies.")
+    launcher: Literal["torchrun", "pdsh"] = Field(
+        default="torchrun", description="pdsh does not notice the death of a rank."
+    )
     communicators: bool = Field(default=True, description="Whether NCCL got through its initialisation.")
-    wording: tuple[str, ...] = Field(default=(), description="Named blocks of noise, in `evals/lab/wording`.")
-    lost_hosts: tuple[str, ...] = Field(default=(), description="Of these, nothing was collected.")
+    wording: tuple[str, ...] = Field(default=(), description="Named blocks of noise from `evals/lab/wording`.")
+    lost_hosts: tuple[str, ...] = Field(default=(), description="Hosts from which nothing was collected.")
     silent: tuple[int, ...] = Field(default=(), description="Ranks that print nothing after the strike.")
     says: tuple[Saying, ...] = ()
     files: tuple[Brought, ...] = ()
@@ -112,7 +116,7 @@ class Declaration(Record):
 
 
 def declarations(directory: Path | None = None) -> dict[str, Declaration]:
-    """All of them by id. Raises UsageError where one lacks something."""
+    """All declarations by id. Raises UsageError if one is invalid."""
     found = {}
     for file in sorted((directory or lab_dir() / DIRECTORY).glob("*.yaml")):
         try:

@@ -1,4 +1,4 @@
-"""The files that somebody would have collected from the hosts of a simulated job."""
+"""Makes the files that would be collected from the hosts of a simulated job."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _HOSTFILE = "hostfile"
 
 @dataclass(frozen=True)
 class LargeMaterial:
-    """Files by path, and what is true of the job that left them."""
+    """Files by path, and the truth about their job."""
 
     files: dict[str, bytes]
     culprits: Culprits
     hosts: dict[str, tuple[int, ...]]
     group: tuple[int, ...]
-    """Members of the process group in which it happened, if that is known and not the world."""
+    """Members of the process group of the fault, if it is known and not the world."""
 
 
 def material(declared: Declaration) -> LargeMaterial:
-    """Run the declared job and collect its files: the same ones every time. Raises ValueError if it cannot be."""
+    """Run the declared job and collect its files, deterministically. Raises ValueError if it is impossible."""
     shape = declared.shape
     style = Format(
         backend="nccl",
@@ -87,7 +87,7 @@ def _dumps(declared: Declaration, dumps: Dumps) -> Iterator[tuple[str, bytes]]:
 
 
 def _collected(told: Story) -> Iterator[tuple[str, bytes]]:
-    """What somebody fetched from every host."""
+    """Yield the files collected from every host."""
     cluster = told.cluster
     for brought in told.declared.files:
         for name in cluster.hosts:
@@ -99,7 +99,7 @@ def _collected(told: Story) -> Iterator[tuple[str, bytes]]:
 
 
 def _stacks(told: Story) -> Iterator[tuple[str, bytes]]:
-    """A stack of every rank, as `py-spy dump` prints it."""
+    """Yield a stack of every rank, as `py-spy dump` prints it."""
     stacks, cluster = told.declared.stacks, told.cluster
     if stacks is None:
         return
@@ -124,7 +124,7 @@ def _stacks(told: Story) -> Iterator[tuple[str, bytes]]:
 
 
 def _waiting(told: Story, rank: int) -> list[str]:
-    """Where the main thread of a rank is that waits for its device: where it wants the loss of a step."""
+    """The frames of a main thread that waits for its device: it is reading the loss of a step."""
     pending = first_pending(told.ran.runs[rank], told.moments["timeout"])
     places = (
         [("item", "torch/_tensor.py", 1002), ("train_step", "/srv/train/train.py", 188), *MAIN] if pending else MAIN

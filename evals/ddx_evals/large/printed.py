@@ -1,4 +1,4 @@
-"""What a simulated job prints: its ordinary lines, its watchdogs, its launcher, and whatever else was declared."""
+"""The output of a simulated job: its ordinary lines, its watchdogs, its launcher, and anything else declared."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ddx_tools.knowledge.load import load_yaml
 from ddx_tools.knowledge.resources import lab_dir
 
 LAUNCHER = -1
-"""Instead of a rank: what is printed in the launcher's log."""
+"""Used in place of a rank for output in the launcher's log."""
 _LAUNCHER_LOGS = {"torchrun": "slurm-48213.out", "pdsh": "launch.log"}
 _SECOND_NS = 10**9
 _STARTUP_S = 95
 _SHORTEST_STEP_NS = 200_000_000
 _LOUD_HOSTS = 6
-"""So many agents print the table of their failures before srun has killed the others."""
+"""The number of agents that print the table of their failures before srun kills the others."""
 _BLOCKS = TypeAdapter(dict[str, tuple[Saying, ...]])
 
 
 @dataclass(frozen=True)
 class Story:
-    """A job that ran, and the moments of which its logs speak (ns of the true time)."""
+    """A completed job, and the moments that its logs mention (ns of true time)."""
 
     declared: Declaration
     ran: Ran
@@ -40,22 +40,22 @@ class Story:
 
     @property
     def hangs(self) -> bool:
-        """Whether the job came to a stop, or what its ranks did took longer than the timeout."""
+        """Whether the job hung, or an operation took longer than the timeout."""
         injection = self.ran.injection
         return injection is not None and (injection.hangs or injection.by_timeout)
 
     def step_at(self, at_ns: int) -> int:
-        """The number of the step that ran at a moment: 1 for the first."""
+        """The number of the step running at a moment; the first is 1."""
         return max(0, (min(at_ns, self.moments["strike"]) - self.first_step_ns) // self.step_ns + 1)
 
     @property
     def first_step_ns(self) -> int:
-        """When the first step that was printed began."""
+        """The start time of the first printed step."""
         return self.moments["strike"] - self.declared.lines * self.step_ns
 
 
 def story(declared: Declaration, ran: Ran, cluster: Cluster, dumped_ns: int, struck_ns: int) -> Story:
-    """The moments of a job in which nothing happened after `struck_ns`, and that was first dumped at `dumped_ns`."""
+    """The story of a job in which nothing happened after `struck_ns`, and which was first dumped at `dumped_ns`."""
     begin_ns = max(run.issued[0].created for run in ran.runs if run.issued)
     step_ns = max(_SHORTEST_STEP_NS, (struck_ns - begin_ns) // max(1, len(ran.draft.begins[0])))
     start_ns = struck_ns - declared.lines * step_ns - _STARTUP_S * _SECOND_NS
@@ -69,7 +69,7 @@ def story(declared: Declaration, ran: Ran, cluster: Cluster, dumped_ns: int, str
 
 
 def printed(of: Story) -> dict[str, bytes]:
-    """The logs, by path in what was collected."""
+    """The logs, by path in the collected files."""
     lines = sorted(_all_lines(of), key=lambda line: line.at_ns)
     files: dict[str, list[str]] = {}
     for line in lines:
@@ -107,7 +107,7 @@ def _all_lines(of: Story) -> Iterator[Line]:
 
 
 def _ordinary(of: Story) -> Iterator[Line]:
-    """A line a step of every rank, with what differs between ranks and means nothing; rank 0 prints the loss."""
+    """One line per step of every rank, with meaningless differences between ranks; rank 0 prints the loss."""
     choice = random.Random(f"{of.declared.seed}/printed")
     tokens = choice.randrange(6_000, 14_000)
     for number in range(of.declared.lines):
@@ -158,7 +158,7 @@ def _of_watchdogs(of: Story) -> Iterator[Line]:
 
 
 def _launcher_gives_up(of: Story, ended: Sequence[Line]) -> Iterator[Line]:
-    """The first agents print what failed on their hosts: whoever aborted first stands there as the root cause."""
+    """The first agents print the failures on their hosts; each shows the first abort as the root cause."""
     first_of_host: dict[int, Line] = {}
     for line in sorted(ended):
         first_of_host.setdefault(line.rank // RANKS_A_HOST, line)
@@ -178,7 +178,7 @@ def _by_launcher(of: Story, block: str, about: Line, at_ns: int) -> Line:
 
 @cache
 def _blocks() -> dict[str, tuple[Saying, ...]]:
-    """Sayings by name, out of all files of wording."""
+    """The named sayings from all wording files."""
     found: dict[str, tuple[Saying, ...]] = {}
     for file in sorted((lab_dir() / "wording").glob("*.yaml")):
         found |= _BLOCKS.validate_python(load_yaml(file.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""Makes a large incident: the material as a bundle, and the truth beside it, byte for byte the same every time."""
+"""Makes a large incident: the material as a bundle, and the truth beside it, byte for byte reproducible."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from ddx_tools.sources.packed_bundle import MANIFEST, pack
 
 _COLLECTED_IN = "/data/collected/48213"
 _TAKEN_S = START_NS // 10**9 + 7200
-"""When somebody collected the files."""
+"""The time at which the files were collected."""
 
 
 def simulate_incident(declared: Declaration, out: Path, progress: Callable[[str], None] = lambda _: None) -> Incident:
-    """Make the incident in `out`. Raises IncidentError (and leaves the directory to look at) if it may not be used."""
+    """Make the incident in `out`. Raises IncidentError (and keeps the directory for inspection) if it is not usable."""
     target = out / declared.incident
     if target.exists():
         raise IncidentError(f"{target} exists", "Remove it to make it again.")
@@ -45,12 +45,12 @@ def simulate_incident(declared: Declaration, out: Path, progress: Callable[[str]
     (target / TRUTH).write_text(truth_text(told), encoding="utf-8")
     incident = load_incident(target)
     if wrong := problems(incident):
-        raise IncidentError("\n".join([f"{target} may not be used:", *wrong]), "Look at it, correct its declaration.")
+        raise IncidentError("\n".join([f"{target} is not usable:", *wrong]), "Inspect it and correct its declaration.")
     return incident
 
 
 def bundle(files: Mapping[str, bytes], target: Path) -> None:
-    """Pack files as the bundle of what somebody collected and brought; every file is in it once."""
+    """Pack collected files as a bundle; every file is in it once."""
     with tempfile.TemporaryDirectory(prefix="ddx-large-") as scratch:
         collected, directory = Path(scratch) / "collected", Path(scratch) / "bundle"
         for name, data in files.items():
@@ -63,7 +63,7 @@ def bundle(files: Mapping[str, bytes], target: Path) -> None:
 
 
 def _capture(collected: str, directory: Path) -> None:
-    """What an investigation of a directory would keep, without what it would conclude."""
+    """Capture a directory as an investigation would, without the conclusions."""
     writer = BundleWriter(directory, [collected])
     hosts = RecordingHosts(writer, LocalHost)
     for step in file_plan([collected]):
@@ -73,7 +73,7 @@ def _capture(collected: str, directory: Path) -> None:
 
 
 def _settle(directory: Path, collected: str) -> None:
-    """Make a bundle depend on nothing but the files: paths, times, and one copy of what was read several times."""
+    """Make a bundle depend only on the files: fix paths and times, and keep one copy of repeated reads."""
     file = directory / MANIFEST
     manifest = Manifest.model_validate_json(file.read_text("utf-8").replace(collected, _COLLECTED_IN))
     created = dt.datetime.fromtimestamp(_TAKEN_S, dt.UTC)
@@ -98,7 +98,7 @@ def _settle(directory: Path, collected: str) -> None:
 
 
 def _mark(key: str) -> str:
-    """What makes the name of an answer unique (`ddx_tools.sources.bundle`)."""
+    """The part that makes the name of an answer unique (`ddx_tools.sources.bundle`)."""
     return f"{zlib.crc32(key.encode()):08x}"
 
 

@@ -1,4 +1,4 @@
-"""Recorded bundles of one host, dealt out to several: what each of them would have answered."""
+"""Splits a recorded bundle of one host into the answers of several hosts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OF_PROCESS = ("stack", "threads")
 def answer_of(
     whole: Bundle, host: str, ranks: Mapping[int, int], world_size: int, out: Path, *, raw: bool = True
 ) -> None:
-    """Write what a host would print, whose ranks (new to recorded number) are those of a recorded bundle."""
+    """Write the output of a host whose ranks (new to recorded number) come from a recorded bundle."""
     with tempfile.TemporaryDirectory() as scratch, out.open("wb") as file:
         directory = Path(scratch) / "bundle"
         _write(whole, host, ranks, world_size, directory)
@@ -55,7 +55,7 @@ def _write(whole: Bundle, host: str, ranks: Mapping[int, int], world_size: int, 
             content = json.dumps(table | {"host": host, "processes": list(processes.values())}).encode()
             journal.append(_kept(entry, host, content, directory))
         elif entry.op == "now" and entry.occurrence == 1 and of_workers and not of_workers & processes.keys():
-            continue  # of the look at workers of the data loader, of which this host has none that matter
+            continue  # about data loader workers, of which this host has none that matter
         elif entry.op not in _OF_PROCESS:
             before = sum((e.op, e.key) == (entry.op, entry.key) for e in journal)
             entry = entry.model_copy(update={"occurrence": before})
@@ -87,7 +87,7 @@ def _row(
 
 
 def _shifted(whole: Bundle, entry: JournalEntry, host: str, shift: int, directory: Path) -> JournalEntry:
-    """An answer about a process, with other numbers of it and of its threads."""
+    """An answer about a process, with its pid and thread ids shifted."""
     data = whole.read(entry.path) if entry.path else b""
     words = entry.key.split()
     if shift:

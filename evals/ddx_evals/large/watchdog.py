@@ -1,4 +1,4 @@
-"""What the watchdogs of a hang print: ProcessGroupNCCL.cpp of torch 2.10, as in `tests/fixtures/logs`."""
+"""The output of watchdogs in a hang: ProcessGroupNCCL.cpp of torch 2.10, as in `tests/fixtures/logs`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECOND_NS = 10**9
 
 
 class Line(NamedTuple):
-    """A text that a rank prints at a moment of the true time."""
+    """A text that a rank prints at a moment in true time."""
 
     at_ns: int
     rank: int
@@ -33,14 +33,14 @@ class Line(NamedTuple):
 
 
 def first_pending(run: RankRun, at_ns: int) -> Issued | None:
-    """The oldest operation that a rank had issued at a moment and that had not ended, if there is one."""
+    """The oldest unfinished operation of a rank at a moment, if any."""
     return next((i for i in run.issued if i.created <= at_ns and (i.ended is None or i.ended > at_ns)), None)
 
 
 def watchdog_lines(runs: Sequence[RankRun], mesh: SimulatedMesh, timeout_s: int, first_ns: int) -> Iterator[Line]:
-    """Of every rank what its watchdog says from `first_ns` on, when the first one found a timeout.
+    """Yield the watchdog output of every rank from `first_ns` on, when the first timeout was found.
 
-    Those that timed out as well say so; the others report the signal.
+    Ranks that also timed out say so; the others report the signal.
     """
     first_rank = min(
         (pending.created, run.rank) for run in runs for pending in [first_pending(run, first_ns)] if pending
@@ -57,7 +57,7 @@ def watchdog_lines(runs: Sequence[RankRun], mesh: SimulatedMesh, timeout_s: int,
 
 
 def aborts(line: Line, timeout_s: int, runs: Sequence[RankRun], mesh: SimulatedMesh) -> Line | None:
-    """How a rank whose watchdog spoke comes to its end, a minute later; None if it waited for nothing."""
+    """How a rank aborts a minute after its watchdog's line; None if it waited for nothing."""
     pending = first_pending(runs[line.rank], line.at_ns)
     if pending is None:
         return None

@@ -1,1 +1,1 @@
-"""What libraries can print: error strings out of source trees, and the catalogue of them."""
+"""The messages that libraries can print: error strings from source trees, and their catalogue."""

@@ -1,8 +1,8 @@
-"""The catalogue of what libraries can print: what of a release it recognises, and how a release is taken in.
+"""The catalogue of messages that libraries can print: which ones of a release are recognised, and adding a release.
 
-What is kept are facts: the words of a message with `{}` where a value stands, the file and function that print it, and
-the releases that do. A new entry is classed by its words (`message_classes.yaml`), a proposal for a person to check; an
-update never changes the class of an entry that is there.
+It stores facts: the words of a message with `{}` for values, the file and function that print it, and the releases that
+do. A new entry is classified by its words (`message_classes.yaml`), as a proposal for a person to check; an update
+never changes the class of an existing entry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TRANSPORTS = ("nccl", "gloo", "ofi")
 def updated(
     known: Iterable[LibraryMessage], library: str, release: str, strings: Iterable[Printed]
 ) -> list[LibraryMessage]:
-    """The entries with those of a release among them."""
+    """Merge the strings of a release into the entries."""
     entries = {entry.id: entry for entry in known}
     for one in strings:
         name = message_id(library, one.template)
@@ -63,7 +63,7 @@ def _classes() -> dict[str, dict[str, list[str]]]:
 
 
 def speaks_of(library: str, one: Printed) -> str:
-    """A first guess at what a message is about, from its words."""
+    """The proposed class of a message, from its words."""
     is_transport = library in _TRANSPORTS
     words = one.template.lower()
     rules = _classes()["transports" if is_transport else "others"]
@@ -72,7 +72,7 @@ def speaks_of(library: str, one: Printed) -> str:
 
 
 def _signature(template: str) -> str:
-    """The known message that a template is one of, if there is one that reads it without its values."""
+    """The known message that matches a template without its values, if any."""
     matches = [match.signature for sample in _samples(template) for match in match_signatures(sample)]
     by_words = (known for known in signatures() if any(_is_telling(part) and part in template for part in known.needle))
     found = (known for known in (*matches, *by_words) if not NEEDS_VALUES.match(known.id) and known.role != "context")
@@ -84,14 +84,14 @@ def _is_telling(needle: str) -> bool:
 
 
 def _samples(template: str) -> Iterator[str]:
-    """The message with values in its holes."""
+    """Yield the message with sample values filled in."""
     for value in ("4711", "node-01", "1, 2"):
         yield template.replace(HOLE, value)
         yield f"RuntimeError: {template.replace(HOLE, value)}"
 
 
 def recognised(library: str, strings: Iterable[Printed]) -> tuple[list[Printed], list[Printed]]:
-    """Strings that are recognised, and the others; each as a line or an exception shows it."""
+    """Split strings into recognised and unrecognised ones, tested as a log line or an exception shows them."""
     told: tuple[list[Printed], list[Printed]] = ([], [])
     for one in strings:
         text = _shown(library, one)
@@ -112,14 +112,14 @@ def _shown(library: str, one: Printed) -> str:
 
 
 def table_file(library: str) -> Path:
-    """Where the catalogue of a library is."""
+    """The path of a library's catalogue."""
     import ddx_tools
 
     return Path(ddx_tools.__file__).parent / "knowledge" / "messages" / f"{library}.tsv"
 
 
 def take_in(library: str, release: str, strings: Iterable[Printed]) -> None:
-    """Write the strings of a release into the catalogue of its library."""
+    """Add the strings of a release to the catalogue of its library."""
     file = table_file(library)
     entries = updated(read_catalogue(file) if file.exists() else [], library, release, strings)
     file.write_text("".join(entry.line() for entry in entries), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Error strings that a library can print, read out of its C++ and Python sources."""
+"""Extracts the error strings that a library can print from its C++ and Python sources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from ddx_tools.knowledge.library_messages import HOLE, message_id, written
 
 _CPP = {".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
-# Parts of a library that say nothing in a job that trains, or that only its own tests and examples run.
+# Parts of a library that print nothing in a training job, or that only its own tests and examples run.
 _LEFT_OUT = re.compile(
     r"(?:^|/)(?:tests?|testing|examples?|benchmarks?|_tools|rpc|_sharding_spec|inference|module_inject|autotuning"
     r"|ops/(?:transformer|sparse_attention)|compression|datasets?|tokenizers?|tasks|legacy|docs)/"
@@ -28,7 +28,7 @@ _PARTS = {
     ),
     "lightning": re.compile(r"(?:pytorch|fabric)/(?!cli|demos|tuner|profilers|loggers|_graveyard)"),
 }
-# Calls whose text reaches a log, and whether they only warn. What only debugging prints (INFO, TRACE) is left out.
+# Calls whose text reaches a log, and whether they only warn. Debug output (INFO, TRACE) is left out.
 _CALL = re.compile(
     r"\b(?P<call>WARN|GLOO_(?:WARN|ERROR\w*|THROW\w*|ENFORCE\w*)|TORCH_(?:CHECK\w*|INTERNAL_ASSERT\w*|WARN\w*)"
     r"|REDUCER_CHECK|C10\w*_THROW\w*|C10D_(?:WARNING|ERROR|CHECK)\w*|NCCL_OFI_WARN|AT_ERROR|AT_ASSERTM"
@@ -49,10 +49,10 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class Printed:
-    """One string that a library can print."""
+    """An error string of a library, with its file and function."""
 
     template: str
-    """Its words, `{}` for each value."""
+    """The text, with `{}` for each value."""
     level: str
     """`error` or `warning`."""
     file: str
@@ -60,7 +60,7 @@ class Printed:
 
 
 def printed_strings(library: str, tree: Path) -> list[Printed]:
-    """Error strings of a tree, each once, in the order of the files."""
+    """The distinct error strings of a source tree, in file order."""
     found: dict[str, Printed] = {}
     part = _PARTS.get(library, re.compile(""))
     for path in sorted(tree.rglob("*")):
@@ -102,7 +102,7 @@ def _without_comments(text: str) -> str:
 
 
 def _until(text: str, start: int, end: str) -> str:
-    """The text from a place to the bracket or semicolon that ends it."""
+    """The text from a position to the bracket or semicolon that ends it."""
     depth, at = 0, start
     while at < len(text) and at < start + 4_000:
         character = text[at]
@@ -118,7 +118,7 @@ def _until(text: str, start: int, end: str) -> str:
 
 
 def _cpp_template(body: str) -> str:
-    """Its literals, and a hole for what stands between two of them."""
+    """The literals of a C++ expression, joined by `{}`."""
     parts, end = [], None
     for literal in _LITERAL.finditer(body):
         if end is not None and body[end : literal.start()].strip(" \n\t\r,+<"):
@@ -175,7 +175,7 @@ def _of_statement(statement: ast.stmt, file: str, function: str, said: dict[str,
 
 
 def _template(node: ast.expr, said: dict[str, str]) -> str | None:
-    """The words of an expression that makes a string; None if it has none."""
+    """The text of an expression that makes a string; None if it has none."""
     match node:
         case ast.Constant(value=str(text)):
             return _FORMAT.sub(HOLE, text)

@@ -1,1 +1,1 @@
-"""Changes of material that mean nothing: an answer about it should stay the same."""
+"""Meaningless changes to material, after which the answer should stay the same."""

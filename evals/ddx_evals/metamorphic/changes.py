@@ -1,7 +1,7 @@
-"""Changes of material that mean nothing: an answer about what was changed has to say the same.
+"""Meaningless changes to material, after which the answer must stay the same.
 
-A change takes the texts of a folder and returns them changed, or nothing where it does not apply: it is better not made
-than half made, as where ranks are named in ways that it does not know.
+A change takes the texts of a folder and returns them changed, or None if it does not apply: no change is better than
+half a change, such as when ranks are named in an unknown way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ddx_evals.metamorphic.clocks import with_later_clocks
 from ddx_evals.metamorphic.growth import LOG_SUFFIXES, grown
 
 Texts = Mapping[str, bytes]
-"""By path within the folder."""
+"""Texts by path within the folder."""
 
 _LOG_STEMS = frozenset({"log", "out", "err", "stdout", "stderr", "console", "output"})
 _NEUTRAL_BYTES = 4_000
@@ -46,7 +46,7 @@ _NOTE = re.compile(r"^(?:notes?|readme|issue|report)\b", re.I)
 
 @dataclass(frozen=True)
 class Changed:
-    """Changed texts, and what is called otherwise in them."""
+    """Changed texts, with the new names of ranks and hosts."""
 
     texts: Texts
     ranks: Mapping[int, int] = field(default_factory=dict)
@@ -57,18 +57,18 @@ Change = Callable[[Texts, random.Random], Changed | None]
 
 
 def is_log(path: str) -> bool:
-    """Whether a file is a log by its name."""
+    """Whether a file is a log, by its name."""
     name = PurePosixPath(path)
     return name.suffix in LOG_SUFFIXES or (name.suffix in ("", ".txt") and name.stem in _LOG_STEMS)
 
 
 def is_note(path: str) -> bool:
-    """Whether it holds somebody's words by its name."""
+    """Whether a file is a person's note, by its name."""
     return bool(_NOTE.match(PurePosixPath(path).name))
 
 
 def neutral_lines(texts: Texts, rng: random.Random) -> Changed | None:
-    """Lines between those of logs that libraries print in any job."""
+    """Insert library lines that occur in any job into logs."""
     changed = {
         path: grown(data, _NEUTRAL_BYTES, rng.randrange(1 << 30), moves=False) if is_log(path) else data
         for path, data in texts.items()
@@ -77,7 +77,7 @@ def neutral_lines(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def renamed_files(texts: Texts, rng: random.Random) -> Changed | None:
-    """Other names for what has a name without a number, also where a text mentions it."""
+    """Rename files without a number in their name, also where texts mention them."""
     fresh = rng.sample(_NEW_NAMES, len(_NEW_NAMES))
     names: dict[str, str] = {}
     for path in sorted(texts):
@@ -94,7 +94,7 @@ def renamed_files(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def renamed_hosts(texts: Texts, rng: random.Random) -> Changed | None:
-    """Other names for hosts, with their numbers, and other private addresses."""
+    """Rename hosts, keeping their numbers, and change private addresses."""
     found = {(one or other).decode() for data in texts.values() for one, other in _HOSTS.findall(data)}
     fresh = rng.sample(_NEW_NAMES, len(_NEW_NAMES))
     stems: dict[str, str] = {}
@@ -116,13 +116,13 @@ def renamed_hosts(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def _named(path: str, names: Mapping[str, str]) -> str:
-    """A path whose file is called after one of the names, with the other name."""
+    """A path with an old name in its file name replaced by the new one."""
     place = PurePosixPath(path)
     return str(place.with_name(names[place.stem] + place.suffix)) if place.stem in names else path
 
 
 def renamed_users(texts: Texts, rng: random.Random) -> Changed | None:
-    """Another name for whose home directory it is."""
+    """Rename the owner of the home directory."""
     users = sorted({name.decode() for data in texts.values() for name in _HOME.findall(data)})
     names = dict(zip(users, rng.sample(_NEW_NAMES, min(len(users), len(_NEW_NAMES))), strict=False))
     changed = {
@@ -133,7 +133,7 @@ def renamed_users(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def permuted_ranks(texts: Texts, rng: random.Random) -> Changed | None:
-    """Other numbers for ranks, but for rank 0, where they are named in one way only."""
+    """Renumber the ranks except rank 0, if they are named in only one way."""
     named = {int(number) for data in texts.values() for _, number in _RANK_NAMED.findall(data)}
     named |= {int(found[1]) for path in texts if (found := _RANK_FILE.match(PurePosixPath(path).name))}
     moving = sorted(named - {0})
@@ -157,7 +157,7 @@ def permuted_ranks(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def interleaved_logs(texts: Texts, rng: random.Random) -> Changed | None:
-    """One log with a label on each line, where each rank had its own."""
+    """Merge the logs of ranks into one, with a label on each line."""
     own = {int(found[1]): path for path in texts if (found := _RANK_FILE.match(PurePosixPath(path).name))}
     own = {rank: path for rank, path in own.items() if not _RANK_LABEL.search(texts[path])}
     if len(own) < 2:
@@ -175,7 +175,7 @@ def interleaved_logs(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def split_logs(texts: Texts, rng: random.Random) -> Changed | None:
-    """A log for each rank, of the lines that had its label in the log of all."""
+    """Split a common log into one log per rank, by the label of each line."""
     changed = dict(texts)
     for path, data in texts.items():
         if not is_log(path) or len(set(_RANK_LABEL.findall(data))) < 2:
@@ -193,18 +193,18 @@ def split_logs(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def shifted_clocks(texts: Texts, rng: random.Random) -> Changed | None:
-    """All clocks some hours later, on the same day."""
+    """Shift all clocks a few hours later, within the same day."""
     changed = with_later_clocks(texts, rng)
     return Changed(changed) if changed else None
 
 
 def carriage_returns(texts: Texts, rng: random.Random) -> Changed | None:
-    """Lines that end as Windows ends them."""
+    """Change line ends to those of Windows."""
     return Changed({path: data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for path, data in texts.items()})
 
 
 def colours(texts: Texts, rng: random.Random) -> Changed | None:
-    """Levels and failures in colours, in logs."""
+    """Colour levels and failures in logs."""
     changed = {
         path: _LEVELS.sub(b"\x1b[1;32m\\1\x1b[0m", _LOUD.sub(b"\x1b[31m\\g<0>\x1b[0m", data)) if is_log(path) else data
         for path, data in texts.items()
@@ -213,7 +213,7 @@ def colours(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def dropped_notes(texts: Texts, rng: random.Random) -> Changed | None:
-    """Without what somebody wrote."""
+    """Remove people's notes."""
     changed = {path: data for path, data in texts.items() if not is_note(path)}
     return Changed(changed) if changed and changed != texts else None
 
@@ -237,7 +237,7 @@ CHANGES: Mapping[str, Change] = {
 
 
 def _replaced(data: bytes, names: Mapping[str, str]) -> bytes:
-    """A text in which names are others, where they stand as whole words."""
+    """Replace names in a text where they are whole words."""
     if not names:
         return data
     longest = sorted(names, key=len, reverse=True)

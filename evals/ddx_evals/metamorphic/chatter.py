@@ -1,8 +1,7 @@
-"""Lines that libraries print in any job and that say nothing of its fault, for logs to be grown with.
+"""Lines that libraries print in any job and that say nothing about its fault, to lengthen logs with.
 
-They are of the kinds that fill real logs: downloads, progress bars, warnings, deprecations, dumps of settings, steps,
-heartbeats, summaries of models, services that follow a run. Names and numbers differ from line to line. No line comes
-from an incident.
+They are of the kinds that fill real logs: downloads, progress bars, warnings, deprecations, settings dumps, steps,
+heartbeats, model summaries, run trackers. Names and numbers differ from line to line. No line comes from an incident.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ _LOUD = (
     "retries on error: 3, timeout 600 s, ignore_errors False",
     "sequence is longer than the specified maximum, exceeding tokens are cut",
 )
-"""What sounds like a failure and is printed in jobs that are well."""
+"""Lines that sound like failures but are printed in healthy jobs."""
 
 
 class Chatter:
     """Neutral lines, a few at a time; the same seed gives the same lines.
 
-    `moves`: there are lines of steps among them, which say that the job goes on.
+    `moves`: whether step lines are among them, which show that the job makes progress.
     """
 
     def __init__(self, seed: int, *, moves: bool = True) -> None:
@@ -72,7 +71,7 @@ class Chatter:
         )
 
     def some(self) -> list[str]:
-        """The lines of one thing that a library has to say."""
+        """The lines of one message of a library."""
         return list(self._random.choice(self._kinds)())
 
     def _stamp(self) -> str:

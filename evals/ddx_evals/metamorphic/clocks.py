@@ -1,4 +1,4 @@
-"""Texts in which each time of day is some hours later, none of them on another day."""
+"""Shifts each time of day in texts a few hours later, within the same day."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DURATION = re.compile(
 
 
 def with_later_clocks(texts: Mapping[str, bytes], rng: random.Random) -> dict[str, bytes] | None:
-    """The texts some hours later; None if there is no time of day, or no room before midnight."""
+    """Shift the texts' clocks a few hours; None if there is no time of day, or no room before midnight."""
     hours = [int(m[1]) for data in texts.values() for m in _TIME.finditer(data) if _is_clock(data, m)]
     if not hours or max(hours) == 23:
         return None
@@ -27,6 +27,6 @@ def with_later_clocks(texts: Mapping[str, bytes], rng: random.Random) -> dict[st
 
 
 def _is_clock(data: bytes, match: re.Match[bytes]) -> bool:
-    """No duration, as far as what stands before it tells: `[00:12<01:10`."""
+    """Whether a match is a time of day rather than a duration such as in `[00:12<01:10`, by the text before it."""
     before = data[max(0, match.start() - 16) : match.start()].rpartition(b"\n")[2]
     return not _DURATION.search(before) and data[match.end() : match.end() + 1] != b"<"

@@ -1,4 +1,4 @@
-"""Logs made longer by lines that say nothing of the fault: those of libraries, or their own ordinary ones."""
+"""Lengthens logs with lines that say nothing about the fault: library lines, or the logs' own ordinary lines."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ LOG_SUFFIXES = frozenset({".log", ".out", ".err"})
 
 
 class Grower(StrEnum):
-    """What a log is grown with."""
+    """The kind of lines that lengthen a log."""
 
     CHATTER = "chatter"
-    """What libraries print;"""
+    """Lines that libraries print."""
     OWN = "own"
-    """or its own ordinary lines, as if it had begun long before."""
+    """The log's own ordinary lines, as if it had begun much earlier."""
 
 
 def grown(data: bytes, more_bytes: int, seed: int, *, moves: bool = True) -> bytes:
-    """A log with so many bytes of chatter at random places between its own lines, which stay as they are."""
+    """Insert `more_bytes` of chatter at random places between a log's lines, which stay unchanged."""
     chatter, rng = Chatter(seed, moves=moves), random.Random(seed + 1)
     lines = _lines(data)
     places = sorted(rng.randrange(len(lines) + 1) for _ in range(max(4, len(lines))))
@@ -43,9 +43,9 @@ def grown(data: bytes, more_bytes: int, seed: int, *, moves: bool = True) -> byt
 
 
 def grown_earlier(data: bytes, more_bytes: int, seed: int, without: Collection[bytes] = ()) -> bytes:
-    """A log with so many bytes of its own ordinary lines before each of them, with earlier times and lower counts.
+    """Add `more_bytes` of a log's own ordinary lines before the originals, with earlier times and lower counts.
 
-    `without`: what stands in lines that are not to be repeated.
+    `without`: texts whose lines must not be repeated.
     """
     lines = _lines(data)
     ordinary = set(ordinary_lines(lines, without))
@@ -65,9 +65,9 @@ def grown_earlier(data: bytes, more_bytes: int, seed: int, without: Collection[b
 def grow_folder(
     source: Path, target: Path, more_bytes: int, grower: Grower, seed: int = 0, without: Collection[str] = ()
 ) -> None:
-    """Copy a folder; each log in it has so many bytes more. A folder without a log stays as it is.
+    """Copy a folder and add `more_bytes` to each log. A folder without a log stays unchanged.
 
-    `without`: what stands in lines that are not to be repeated.
+    `without`: texts whose lines must not be repeated.
     """
     shutil.copytree(source, target)
     for number, file in enumerate(sorted(target.rglob("*"))):

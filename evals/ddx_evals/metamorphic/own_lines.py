@@ -1,4 +1,4 @@
-"""A log's own ordinary lines, as if it had begun long before: for logs to be grown with."""
+"""A log's own ordinary lines, as if it had begun much earlier, to lengthen logs with."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _UNUSUAL = re.compile(
 )
 _LEAST_BYTES = 24
 _PLAIN = b"2026-03-01 08:00:00 - trainer - INFO - iteration 4000 elapsed 1.25"
-"""What a log prints on and on that has no ordinary line of its own."""
+"""The line to repeat for a log without ordinary lines."""
 
 
 def ordinary_lines(lines: Sequence[bytes], without: Collection[bytes]) -> list[bytes]:
-    """Those of its lines that it could have printed often: with a time or words that recur, and nothing unusual.
+    """The lines that a log could have printed often: with a time or recurring words, and nothing unusual.
 
-    `without`: what stands in lines that are not to be made ordinary.
+    `without`: texts whose lines do not count as ordinary.
     """
     words = {_words(line) for line in without}
     times = Counter(map(_words, lines))
@@ -47,14 +47,14 @@ def _words(line: bytes) -> bytes:
 
 
 class OwnLines:
-    """Ordinary lines of a log with earlier times, lower counts and other measurements; the same seed gives the same."""
+    """A log's ordinary lines with earlier times, lower counts and other measurements, reproducible by seed."""
 
     def __init__(self, lines: Sequence[bytes], seed: int) -> None:
         self._lines = lines
         self._random = random.Random(seed)
 
     def before(self, line: bytes, most_bytes: int) -> Iterator[bytes]:
-        """Lines that one line could have followed, oldest first, in so many bytes."""
+        """Yield lines that could precede a line, oldest first, in at most `most_bytes`."""
         number = max(1, most_bytes // (len(line) + 1))
         for at in range(number):
             yield self._earlier(line, at, number) + b"\n"
@@ -75,7 +75,7 @@ class OwnLines:
 
 
 def _shifted(match: re.Match[bytes], seconds: float) -> bytes:
-    """A stamp so much earlier, in its own format."""
+    """A timestamp shifted earlier, in its own format."""
     day = match["day"] or b"2026-03-02"
     whole = day if len(day) == 10 else b"2026-" + day
     try:

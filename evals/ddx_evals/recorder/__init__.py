@@ -1,4 +1,4 @@
-"""From a lab scenario to an incident."""
+"""Records lab scenarios as incidents."""
 
 from ddx_evals.recorder.record import record
 

@@ -1,4 +1,4 @@
-"""The truth of an incident as far as it is known before its job runs: a mistake in it shall cost no recording."""
+"""Builds and checks the truth of an incident before its job runs, so that a mistake does not cost a recording."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ddx_evals.recorder.told import truth_of
 from ddx_tools.diagnosis.playbook import load_playbooks
 
 _VERSIONS_OF = {"torch": "torch", "ddx": "debug-distributed"}
-"""Distributions whose versions a truth names, beside those that its job is built on."""
+"""Distributions whose versions a truth lists, in addition to those that its job uses."""
 _SEEN_IN_PROCESSES = {"args", "launcher_args", "environment", "hosts"}
 
 
 def truth_beforehand(scenario: Scenario, nproc: int, out: Path, incident_id: str) -> Truth:
-    """The truth of the incident `out`/`incident_id`, without what the recording adds: layout and partial view.
+    """The truth of the incident `out`/`incident_id`, without layout and partial view, which the recording adds.
 
-    Raises IncidentError with everything that would make the incident unfit, ScenarioError if scenario and job do not
-    fit, UsageError if nobody has written the scenario's question.
+    Raises IncidentError with all problems of the incident, ScenarioError if scenario and job do not match, UsageError
+    if the scenario has no question.
     """
     asked = question(scenario.id)
     with tempfile.TemporaryDirectory(prefix="run-") as scratch:
@@ -51,7 +51,7 @@ def truth_beforehand(scenario: Scenario, nproc: int, out: Path, incident_id: str
     if wrong:
         listed = "\n".join(wrong)
         raise IncidentError(
-            f"{scenario.id} was not recorded: the incident could not be used:\n{listed}",
+            f"{scenario.id} was not recorded, since the incident would not be usable:\n{listed}",
             f"Fix {scenario_file(scenario.id)}, {question_file(scenario.id)} or the --id.",
         )
     return told
@@ -73,7 +73,7 @@ def _provenance(scenario: Scenario, nproc: int, out: Path, incident_id: str) -> 
 
 
 def _shown(out: Path) -> str:
-    """The directory as one names it from the top of the checkout, if it lies in there."""
+    """The directory relative to the top of the checkout, if it is inside."""
     checkout = Path(__file__).resolve().parents[3]
     resolved = out.resolve()
     return str(resolved.relative_to(checkout)) if resolved.is_relative_to(checkout) else "DIRECTORY"

@@ -1,7 +1,7 @@
-"""Asks a machine all that somebody who investigates a job could want to know of it, and keeps the answers.
+"""Captures everything about a job on a machine that an investigator could ask for, and saves the answers.
 
-Run as a program (`python -m ddx_evals.recorder.capture`, a `Capture` on stdin) it asks the machine that it stands on,
-which for the hosts of a lab job is inside their namespaces.
+Run as a program (`python -m ddx_evals.recorder.capture`, a `Capture` on stdin) it captures its own machine, which for a
+lab job's hosts means inside their namespaces.
 """
 
 from __future__ import annotations
@@ -26,42 +26,42 @@ from ddx_tools.sources.hosts.recorded import RecordingHost
 SOURCES = "sources"
 _SOURCES = ("*.py", "*.yaml", "*.json", "*.sh", "*.txt")
 _MOST_DEEP_LOOKS = 8
-"""Symbols of a torch process take seconds: of larger jobs, C frames and locals are kept of the first ranks only."""
+"""Symbols of a torch process take seconds: in larger jobs, only the first ranks have C frames and locals."""
 
 
 class Capture(BaseModel):
-    """What is to be asked of one host."""
+    """What to capture on one host."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     directory: Path
-    """Where the bundle goes; absent or empty."""
+    """The directory for the bundle; absent or empty."""
     workdir: Path
     launcher_pid: int | None = None
-    """None: nobody started anything there."""
+    """None: no launcher was started there."""
     rank_pids: dict[int, int] = {}
-    """Of the ranks that ran there, also of those that have ended."""
+    """The pids of the ranks that ran there, including ended ones."""
     other_pids: tuple[int, ...] = ()
-    """Further processes that one sees there."""
+    """Other visible processes there."""
     living: bool = False
-    """The launcher has not ended: then the job is asked about, else what it left behind."""
+    """Whether the launcher is still running: then the job is captured, otherwise what it left behind."""
     left_behind: tuple[Path, ...] = ()
-    """Logs and run directories; none: those of another host are asked for there."""
+    """Logs and run directories; empty if another host captures them."""
     peers: tuple[str, ...] = ()
-    """Names and addresses of the other hosts of the job."""
+    """Names and addresses of the job's other hosts."""
     port: int = 0
     kernel_log: bool = False
 
 
 def capture(asked: Capture) -> None:
-    """Write the bundle of one host. Raises what `investigate` raises."""
+    """Write the bundle of one host. Raises the same errors as `investigate`."""
     scratch = asked.directory.with_name(f"{asked.directory.name}-parts")
     parts = [BundlePart(directory, replayed) for directory, replayed in _parts(asked, scratch)]
     merge(parts, asked.directory)
 
 
 def _parts(asked: Capture, scratch: Path) -> Iterator[tuple[Path, bool]]:
-    """Bundles, each with whether its probes are what `ddx why` would have run; of the others only answers are kept."""
+    """Yield bundles, each with whether `ddx why` would have run its probes; the others only contribute answers."""
 
     def machine(name: str | None) -> JobHost:
         launcher = [asked.launcher_pid] if asked.launcher_pid else []
@@ -79,7 +79,7 @@ def _parts(asked: Capture, scratch: Path) -> Iterator[tuple[Path, bool]]:
         try:
             run_probe(step, save=directory, machine=machine)
         except (UsageError, HostError):
-            continue  # it is not about such a job
+            continue  # the probe does not apply to such a job
         yield directory, step.probe.id == "host"
     yield _sources(machine(None), asked.workdir, scratch / SOURCES), False
 
@@ -104,7 +104,7 @@ def _further_steps(asked: Capture) -> Iterator[Step]:
 
 
 def _sources(host: JobHost, workdir: Path, directory: Path) -> Path:
-    """The program that the job runs, as files of a bundle."""
+    """Save the program that the job runs as files of a bundle."""
     writer = BundleWriter(directory, [])
     recording = RecordingHost(host, writer, SOURCES)
     for path in sorted(path for pattern in _SOURCES for path in workdir.glob(pattern)):

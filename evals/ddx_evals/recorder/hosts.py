@@ -1,4 +1,4 @@
-"""Asks every host of a lab job, each from inside, and makes one bundle of what they said."""
+"""Captures every host of a lab job from inside and merges the answers into one bundle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CAPTURE_S = 240
 
 
 def capture_run(run: LabRun, directory: Path) -> Manifest:
-    """Write what can be known of a lab job as the bundle `directory`. Raises IncidentError if a host is mute."""
+    """Capture a lab job into the bundle `directory`. Raises IncidentError if a host does not answer."""
     with tempfile.TemporaryDirectory(prefix="ddx-hosts-") as scratch:
         asked = [_of_host(run, host, Path(scratch)) for host in run.machines or [None]]
         for host, one in zip(run.machines or [None], asked, strict=True):
@@ -48,7 +48,7 @@ def _of_host(run: LabRun, host: str | None, scratch: Path) -> Capture:
 
 
 def _left_behind(run: LabRun, host: str | None) -> tuple[Path, ...]:
-    """What ended launchers left. All hosts see the same files: the first of them shows those of all."""
+    """What ended launchers left behind. All hosts see the same files, so the first host shows them for all."""
     ended = [launch for launch in run.launches if launch.host in run.ended_hosts]
     if not ended or ended[0].host != host:
         return ()
@@ -57,7 +57,7 @@ def _left_behind(run: LabRun, host: str | None) -> tuple[Path, ...]:
 
 
 def _run_directories(run: LabRun, host: str | None) -> list[Path]:
-    """Those of `ddx run`, which end in the pid of what it is."""
+    """The directories of `ddx run`, whose names end in its pid."""
     return sorted(run.workdir.glob(f"ddx-runs/*-{run.launcher_pids[host]}"))
 
 
@@ -71,4 +71,4 @@ def _ask(run: LabRun, host: str | None, asked: Capture) -> None:
         argv, input=asked.model_dump_json(), capture_output=True, text=True, check=False, timeout=_CAPTURE_S
     )
     if done.returncode:
-        raise IncidentError(f"{host} could not be asked:\n{done.stderr[-2000:]}")
+        raise IncidentError(f"{host} could not be captured:\n{done.stderr[-2000:]}")

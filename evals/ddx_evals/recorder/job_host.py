@@ -1,4 +1,4 @@
-"""This machine as far as a lab job goes: what else runs on it is nobody's business, and no part of the incident."""
+"""This machine restricted to a lab job: everything else on it stays out of the incident."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _NOT_PERMITTED = Reply(error="not_permitted", message="dmesg: read kernel buffer
 class JobHost(Host):
     """The local host without the processes, sockets and kernel messages of others.
 
-    `pids` are processes of the job, living or not; what descends from them is of the job, too. With `kernel_log`, users
-    may read what the kernel says of these processes; most may not.
+    `pids` are processes of the job, living or not; their descendants belong to the job as well. With `kernel_log`,
+    users may read kernel messages about these processes; usually they may not.
     """
 
     def __init__(self, brought_as: str | None, pids: Iterable[int], *, kernel_log: bool = False) -> None:
@@ -38,11 +38,11 @@ class JobHost(Host):
         }
 
     def pause(self, seconds: float) -> None:
-        """Wait."""
+        """Sleep."""
         self._inner.pause(seconds)
 
     def answer(self, call: HostCall) -> Reply:
-        """The local answer, cut to the job."""
+        """The local answer, restricted to the job."""
         program = str(json.loads(call.key)[0]) if call.op == "run" else ""
         if program in _KERNEL_LOGS and not self._kernel_log:
             return _NOT_PERMITTED
@@ -63,7 +63,7 @@ class JobHost(Host):
         return json.dumps(found).encode()
 
     def _own_sockets(self, data: bytes) -> bytes:
-        """Keep the head, and of each socket its line and the indented ones below, if a process of the job holds it."""
+        """Keep the header, and the line and indented lines of each socket that a process of the job holds."""
         own = self._own()
         kept, keep = [], True
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines()):

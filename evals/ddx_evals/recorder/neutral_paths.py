@@ -1,7 +1,7 @@
-"""Paths of the machine that recorded, replaced in a bundle by neutral ones of the same length.
+"""Replaces the recording machine's paths in a bundle by neutral paths of the same length.
 
-The same length, because records hold strings behind their lengths; everywhere, names of files and the journal's keys
-included, because a replay asks for the paths that it reads.
+The length stays, because records store string lengths. File names and the journal's keys change too, because a replay
+asks for the paths that it reads.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9.-]+")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _NEUTRAL = "/opt/train/project/environment/python/install"
 _SITES = [("https://" + "pypi.org", "https://site.org")]
-"""Links that frameworks print: nothing in this repository leads to a registry of packages."""
+"""Links that frameworks print: nothing in this repository links to a package registry."""
 
 
 def own_paths() -> list[str]:
-    """Where this interpreter and this checkout lie, longest first."""
+    """The paths of this interpreter and this checkout, longest first."""
     checkout = Path(__file__).resolve().parents[3]
     paths = {sys.prefix, sys.base_prefix, str(checkout), str(Path.home())}
     return sorted((path for path in paths if path.count("/") > 1 or path == str(Path.home())), key=len, reverse=True)
@@ -31,7 +31,7 @@ def own_paths() -> list[str]:
 def make_neutral(directory: Path, paths: Iterable[str]) -> None:
     """Replace `paths` in the files below a directory and in their names.
 
-    A bundle's files, which are named for their content, are renamed.
+    A bundle's files, which are named after their content, are renamed.
     """
     pairs = [*_SITES, *(pair for path in paths for pair in _pairs(path))]
     digests = list[tuple[str, str]]()
@@ -61,16 +61,16 @@ def _digest(data: bytes) -> str:
 
 
 def neutral(path: str) -> str:
-    """A path of the same length that tells nothing: /home/somebody/git → /opt/train/project."""
+    """A neutral path of the same length: /home/somebody/git → /opt/train/project."""
     padded = _NEUTRAL + "x" * max(0, len(path) - len(_NEUTRAL))
     cut = padded[: len(path)]
     return cut[:-1] + "x" if cut.endswith("/") else cut
 
 
 def _pairs(path: str) -> list[tuple[str, str]]:
-    """The path, and the words that names of answers make of it."""
+    """The path, and its form in the names of answers."""
     other = neutral(path)
     slugs = [_UNSAFE.sub("_", each).strip("_") for each in (path, other)]
-    # One word, such as the `root` of /root, stands for much else.
+    # A single word, such as `root` from /root, may mean something else.
     is_path = "_" in slugs[0] and len(slugs[0]) == len(slugs[1])
     return [(path, other), (slugs[0], slugs[1])] if is_path else [(path, other)]

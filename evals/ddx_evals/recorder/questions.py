@@ -1,4 +1,4 @@
-"""What a scenario needs to become an incident beside its own truth: a user's words, key facts, the deciding check."""
+"""What a scenario needs, besides its truth, to become an incident: the user's words, key facts, the deciding check."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ddx_tools.model.errors import UsageError
 
 DIRECTORY = "questions"
 _EXAMPLE = "fewer-batches"
-_HOW = "docs/evals.md, Adding an incident, says what it holds."
+_HOW = "docs/evals.md, Adding an incident, describes its format."
 
 
 class Question(Record):
-    """One scenario's file in `evals/lab/questions`. What the truth has too means what it means there."""
+    """One scenario's file in `evals/lab/questions`. Fields that the truth also has mean the same."""
 
     prompt: str
     deciding_fact: str
@@ -26,25 +26,25 @@ class Question(Record):
     evidence: tuple[Fact, ...] = ()
     innocent: tuple[str, ...] = ()
     log_only: RightAnswer | None = None
-    """What is right where only the log is seen; None: the incident has no such view."""
+    """The right answer if only the log is seen; None: the incident has no such view."""
     minimal_probes: tuple[str, ...] = ()
     fix_class: str = ""
 
 
 def question_file(scenario_id: str) -> Path:
-    """Where the question of a scenario stands."""
+    """The path of a scenario's question file."""
     return lab_dir() / DIRECTORY / f"{scenario_id}.yaml"
 
 
 def question(scenario_id: str) -> Question:
-    """The question of a scenario. Raises UsageError if there is none, or it lacks something."""
+    """Load the question of a scenario. Raises UsageError if there is none, or it is invalid."""
     file = question_file(scenario_id)
     try:
         return Question.model_validate(load_yaml(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise UsageError(
-            f"nobody wrote how {scenario_id!r} becomes an incident",
-            f"Write {file}, such as {_EXAMPLE}.yaml beside it. {_HOW}",
+            f"the scenario {scenario_id!r} has no question, so it cannot become an incident",
+            f"Write {file}, like {_EXAMPLE}.yaml beside it. {_HOW}",
         ) from None
     except ValidationError as error:
         raise UsageError(f"{file}: {first_mistake(error)}", _HOW) from error

@@ -1,4 +1,4 @@
-"""Records a lab scenario as an incident: runs it, keeps all raw material, and writes the truth apart from it."""
+"""Records a lab scenario as an incident: runs it, saves all raw material, and writes the truth separately."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from ddx_tools.sources.packed_bundle import pack
 
 _STRIKES_WITHIN_S = 300.0
 _TRUTH_OF_REFUSED = "refused.yaml"
-"""Not `truth.yaml`, which makes a directory an incident."""
+"""Not `truth.yaml`, which would make the directory an incident."""
 
 
 def record(
     scenario: Scenario, nproc: int, out: Path, incident_id: str, progress: Callable[[str], None] = lambda _: None
 ) -> Incident:
-    """Run a scenario and keep it as the incident `out`/`incident_id`.
+    """Run a scenario and save it as the incident `out`/`incident_id`.
 
-    Raises LabError if the job does not get there, IncidentError if the truth is not fit before anything runs or, as
-    `keep` does, if what came of it may not be used, UsageError if nobody has written the scenario's question.
+    Raises LabError if the job does not get that far, IncidentError if the truth is unfit before the run or the result
+    is not usable (see `keep`), UsageError if the scenario has no question.
     """
     target = out / incident_id
     if target.exists():
-        raise IncidentError(f"{target} exists", "Remove it to record it again, or name another --id.")
+        raise IncidentError(f"{target} exists", "Remove it to record it again, or use another --id.")
     told = truth_beforehand(scenario, nproc, out, incident_id)
     with tempfile.TemporaryDirectory(prefix="ddx-record-") as scratch:
         made = Path(scratch) / incident_id
         made.mkdir()
-        # Quiet: an answer in the log would be recorded with it.
+        # Quiet, since an answer in the log would be recorded with it.
         prefix = [str(Path(sys.executable).with_name("ddx")), "run", "--quiet", "--"]
         with LabRun(scenario, nproc, launcher_prefix=prefix) as run:
             progress(f"running {scenario.id}")
@@ -64,9 +64,9 @@ def record(
 
 
 def keep(made: Path, target: Path) -> Incident:
-    """Move an incident to where it belongs, if it may be used.
+    """Move an incident to its place in the split, if it is usable.
 
-    Raises IncidentError if not; then it lies beside the split, where no evaluation takes it for an incident.
+    Otherwise raises IncidentError and leaves it beside the split, where no evaluation uses it.
     """
     wrong = problems(load_incident(made))
     if not wrong:
@@ -78,8 +78,8 @@ def keep(made: Path, target: Path) -> Incident:
     (refused / TRUTH).rename(refused / _TRUTH_OF_REFUSED)
     listed = "\n".join(wrong)
     raise IncidentError(
-        f"what was recorded may not be used:\n{listed}",
-        f"It lies in {refused} to look at; fix scenario or question, record it again.",
+        f"the recording is not usable:\n{listed}",
+        f"It is in {refused} for inspection; fix the scenario or the question and record it again.",
     )
 
 
@@ -101,6 +101,6 @@ def _with_recorded(told: Truth, scenario: Scenario, nproc: int, manifest: Manife
 def _ranks_by_host(scenario: Scenario, nproc: int, manifest: Manifest) -> dict[str, tuple[int, ...]]:
     if scenario.hosts:
         return ranks_of(scenario.hosts, nproc)
-    # What is left of a job that ended is of no host that one knows.
+    # The remains of an ended job belong to no known host.
     known = [host for host in manifest.hosts if host != UNKNOWN_HOST]
     return {host: tuple(range(nproc)) for host in known[:1]}

@@ -1,4 +1,4 @@
-"""What is right to say about one run of a scenario, wherever it is asked about: recorded or live."""
+"""The truth about one run of a scenario, for recorded and live use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from ddx_evals.recorder.questions import Question
 from ddx_tools.model.diagnosis import Verdict
 
 _MOST_PLACES = 12
-"""A scenario that names more lines as its place names none."""
+"""A scenario with more lines than this as its place has no place."""
 
 
 def truth_of(seen: RunTruth, asked: Question) -> Truth:
-    """The truth of a run as far as scenario and question know it."""
+    """The truth of a run, from scenario and question."""
     verdict = Verdict(seen.verdicts[0])
     causes = seen.causes or (verdict.value,)
     ranks = [tuple(sorted(each)) for each in seen.culprits]

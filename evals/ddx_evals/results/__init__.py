@@ -1,1 +1,1 @@
-"""Results of systems on incidents: a run of the suite, its summaries, and what changed between two runs."""
+"""Results of systems on incidents: a run of the suite, its summaries, and the differences between two runs."""

@@ -1,4 +1,4 @@
-"""What tools, playbooks and skill are worth: each arm against the barest one, on the same cases."""
+"""The worth of tools, playbooks and skill: each arm compared with the barest one on the same cases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BAREST_FIRST = ("none", "shell", "probes", "server", "all")
 
 
 class Delta(BaseModel):
-    """What one arm passes beyond another, as a difference of shares; a failed try counts as not passed."""
+    """The difference in pass rate between two arms; a failed try counts as not passed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,7 +25,7 @@ class Delta(BaseModel):
     arm: str
     base: str
     cases: int
-    """Those that both arms tried."""
+    """The number of cases that both arms tried."""
     passed: float
     passed_error: float | None
     """Standard error of the paired difference, clustered by incident."""
@@ -33,7 +33,7 @@ class Delta(BaseModel):
 
 
 def deltas(results: Iterable[CaseResult]) -> list[Delta]:
-    """Every arm of a system against its barest one, where it has several."""
+    """Compare every arm of a system with its barest one, if it has several."""
     by_system: dict[tuple[str, str, View], dict[str, dict[CaseKey, list[CaseResult]]]] = {}
     for result in results:
         if result.arm:
@@ -64,11 +64,11 @@ def deltas(results: Iterable[CaseResult]) -> list[Delta]:
 
 
 def in_words(delta: Delta) -> str:
-    """One line for a reader."""
+    """Describe a difference in one line."""
     error = "" if delta.passed_error is None else f" ± {100 * delta.passed_error:.0f}"
     return (
         f"{delta.system}, {delta.split}, {delta.view}: {delta.arm} passes {100 * delta.passed:+.0f}{error} points "
-        f"against {delta.base}, score {delta.score:+.2f} ({delta.cases} cases)"
+        f"compared with {delta.base}, score {delta.score:+.2f} ({delta.cases} cases)"
     )
 
 

@@ -1,4 +1,4 @@
-"""What changed from one run to another, case by case: an unchanged mean may hide ten that swapped places."""
+"""Compares two runs case by case: an unchanged mean may hide ten cases that swapped places."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SystemCaseKey = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class CaseChange:
-    """One case whose share of passed tries, or whose score, is another."""
+    """One case whose pass rate or score changed."""
 
     case: SystemCaseKey
     passed_before: float
@@ -24,26 +24,26 @@ class CaseChange:
 
     @property
     def gained(self) -> bool:
-        """Whether it is better now."""
+        """Whether the case is better now."""
         return (self.passed_now, self.score_now) > (self.passed_before, self.score_before)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs side by side."""
+    """The differences between two runs."""
 
     changes: list[CaseChange]
     unchanged: int
     only_before: list[SystemCaseKey]
     only_now: list[SystemCaseKey]
     renamed: tuple[str, str] | None = None
-    """The systems before and now, if each run has one alone, and they are called differently."""
+    """The systems before and now, if each run has only one and their names differ."""
 
 
 def compare(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> Comparison:
-    """Hold two runs against each other; a failed try counts as not passed, with score 0.
+    """Compare two runs; a failed try counts as not passed, with score 0.
 
-    Where each is of one system alone, these are compared whatever they are called.
+    If each run has only one system, these are compared whatever their names.
     """
     renamed = _renamed(before, now)
     if renamed:
@@ -69,7 +69,7 @@ def _renamed(before: Sequence[CaseResult], now: Sequence[CaseResult]) -> tuple[s
 
 
 def _by_case(results: Iterable[CaseResult]) -> dict[SystemCaseKey, tuple[float, float]]:
-    """Share of passed tries and mean score, by case."""
+    """Pass rate and mean score of each case."""
     tries: dict[SystemCaseKey, list[tuple[float, float]]] = defaultdict(list)
     for result in results:
         score = result.score

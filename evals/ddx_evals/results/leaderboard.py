@@ -17,20 +17,20 @@ HEAD = (
     "Brier", "diagnosed wrong", "false alarms", "invented", "harmful", "calls", "kB", "s",
 )  # fmt: skip
 LEGEND = (
-    "pass: cause and place right, and a key fact quoted. of all: failed runs counted as failures. not easy: of the "
-    "cases that grep does not solve. culprits: exact 1, right host 0.6, right group 0.3, divided by everybody blamed. "
-    "Brier: 0 is best. calls, kB (what tools said) and s (of a try, or, of a live job, to the right "
-    "answer): beside the score."
+    "pass: cause and place right, and a key fact quoted. of all: failed runs count as failures. not easy: only cases "
+    "that grep does not solve. culprits: exact 1, right host 0.6, right group 0.3, divided by the number blamed. "
+    "Brier: 0 is best. calls, kB (tool output) and s (per try or, for a live job, to the right answer): not part of "
+    "the score."
 )
 
 
 def markdown(rows: Sequence[Summary]) -> str:
-    """A heading and a table for each split and view."""
+    """Format the table as Markdown: a heading and a table for each split and view."""
     return "\n\n".join([*map(tables.markdown, _tables(rows)), LEGEND]) + "\n"
 
 
 def show(rows: Sequence[Summary], out: Console) -> None:
-    """The same in a terminal."""
+    """Print the tables on a terminal."""
     for table in _tables(rows):
         tables.show(table, out)
     out.print(LEGEND, style="dim", markup=False)

@@ -1,4 +1,4 @@
-"""What a run of the suite leaves behind: every answer's score, and what was run on what."""
+"""The results of a suite run: every answer's score, and the conditions of the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Record(BaseModel):
 
 
 class CaseResult(_Record):
-    """One try of one system at one view of one incident."""
+    """One try of one system on one view of one incident."""
 
     system: str
     split: str
@@ -34,9 +34,9 @@ class CaseResult(_Record):
     view: View
     epoch: int = 0
     arm: str = ""
-    """What an agent was given to work with, as in `all+skill`; nothing for a baseline."""
+    """The agent's arm, such as `all+skill`; "" for a baseline."""
     unsealed: bool = False
-    """It could have seen the truth: its figures are shown, but not ranked."""
+    """Whether it could have seen the truth: its figures are shown, but not ranked."""
     truth: str
     """The right cause."""
     named: list[str] = Field(default_factory=list)
@@ -44,23 +44,23 @@ class CaseResult(_Record):
     score: CaseScore | None = None
     efficiency: Efficiency | None = None
     right_after_s: float | None = None
-    """Of a live job: from the first sample to the first right diagnosis that nothing wrong followed."""
+    """For a live job: seconds from the first sample to the first right diagnosis without a later wrong one."""
     error: str = ""
-    """Why there is no score: the run failed, which is not an answer."""
+    """Why there is no score: the run failed without an answer."""
 
     @property
     def case(self) -> CaseKey:
-        """What was asked."""
+        """The key of the case."""
         return self.split, self.incident, self.view
 
 
 class RunManifest(_Record):
-    """On what the answers were given."""
+    """The versions and conditions under which the answers were given."""
 
     ddx_version: str = __version__
     commit: str = ""
     modified: bool | None = None
-    """Whether the checkout differed from the commit; None outside of one."""
+    """Whether the checkout differed from the commit; None outside a checkout."""
     python: str = Field(default_factory=platform.python_version)
     created: str = Field(default_factory=lambda: dt.datetime.now(dt.UTC).isoformat(timespec="seconds"))
 
@@ -75,24 +75,22 @@ class Run(_Record):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     def to_json(self) -> str:
-        """What `read_run` reads."""
+        """The run as JSON for `read_run`."""
         return self.model_dump_json(by_alias=True, indent=1)
 
 
 def read_run(file: Path) -> Run:
-    """A run that `ddx evals run --json` or `ddx evals score --json` wrote. Raises UnreadableInput."""
+    """Read a run written by `ddx evals run --json` or `ddx evals score --json`. Raises UnreadableInput."""
     try:
         return Run.model_validate_json(file.read_bytes())
     except OSError as error:
         raise UnreadableInput(f"{file}: {error.strerror or error}", _HOW_TO_GET_ONE) from error
     except ValidationError as error:
-        raise UnreadableInput(
-            f"{file} holds no results of an evaluation ({first_mistake(error)})", _HOW_TO_GET_ONE
-        ) from error
+        raise UnreadableInput(f"{file} has no evaluation results ({first_mistake(error)})", _HOW_TO_GET_ONE) from error
 
 
 def this_checkout() -> RunManifest:
-    """The manifest of a run that starts now."""
+    """The manifest for a run that starts now."""
     here = Path(__file__).parent
     commit = _git(here, "rev-parse", "HEAD")
     return RunManifest(commit=commit or "", modified=bool(_git(here, "status", "--porcelain")) if commit else None)

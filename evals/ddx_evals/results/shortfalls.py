@@ -1,4 +1,4 @@
-"""What the tries of a system lack, a line for each: enough to go and look, and nothing that tells the truth."""
+"""What the tries of a system lack, one line each: enough to investigate, without revealing the truth."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _MOST_LINES = 20
 _LONGEST_QUOTE = 60
 _NOT_THERE = re.compile(r"exit 12[67]\b|No such file")
 _WHERE_IT_RUNS = (
-    "hint: an agent runs in a directory of its own, /job under seal, and sees there of your files only what --see "
-    "names, at its absolute path: --see ~/my-agent -- python3 ~/my-agent/agent.py"
+    "hint: an agent runs in its own directory, /job when sealed, and sees only those of your files that --see names, "
+    "at their absolute paths: --see ~/my-agent -- python3 ~/my-agent/agent.py"
 )
 
 
 def failures(results: Iterable[CaseResult]) -> list[str]:
-    """A line for each failed try, and what may be the matter where a program was not found."""
+    """One line per failed try, with a hint if a program was not found."""
     lines = [f"failed: {_asked(each)}: {each.error}" for each in results if each.error]
     return [*lines, _WHERE_IT_RUNS] if any(map(_NOT_THERE.search, lines)) else lines
 
 
 def shortfalls(results: Iterable[CaseResult]) -> list[str]:
-    """A line for each answer that does not pass, at most twenty of a system."""
+    """One line per failing answer, at most twenty per system."""
     found: dict[str, list[str]] = defaultdict(list)
     for each in results:
         if each.score and not each.score.passed:
@@ -37,7 +37,7 @@ def shortfalls(results: Iterable[CaseResult]) -> list[str]:
 
 def _bounded(lines: Sequence[str]) -> list[str]:
     left_out = len(lines) - _MOST_LINES
-    return [*lines[:_MOST_LINES], *([f"… and {left_out} more: --json, or what --out keeps"] if left_out > 0 else [])]
+    return [*lines[:_MOST_LINES], *([f"… and {left_out} more: --json, or the file of --out"] if left_out > 0 else [])]
 
 
 def _asked(result: CaseResult) -> str:
@@ -46,7 +46,7 @@ def _asked(result: CaseResult) -> str:
 
 
 def _lacks(score: CaseScore, named: Sequence[str]) -> Iterator[str]:
-    """What keeps an answer from passing. Why advice is harmful may name the cause, so that is not said."""
+    """Yield what keeps an answer from passing. Why advice is harmful is omitted, since that may name the cause."""
     if not score.verdict_right:
         yield f"verdict {score.verdict} wrong"
     if score.confidently_wrong:
@@ -56,7 +56,7 @@ def _lacks(score: CaseScore, named: Sequence[str]) -> Iterator[str]:
     if score.invented:
         yield f"invented quote {safe(repr(score.invented[0]), limit=_LONGEST_QUOTE).plain}"
     if score.harmful:
-        yield "advice that does harm"
+        yield "harmful advice"
 
 
 def _lacks_of_right_verdict(score: CaseScore) -> Iterator[str]:
@@ -67,6 +67,6 @@ def _lacks_of_right_verdict(score: CaseScore) -> Iterator[str]:
             yield "no key fact quoted" if score.quotes else "nothing quoted"
     elif score.verdict is Verdict.HEALTHY:
         if not score.invented and not score.harmful:
-            yield "somebody blamed where all is well"
+            yield "a rank blamed in a healthy job"
     elif not score.asked_well:
         yield "the next check is not the one that settles it"

@@ -1,4 +1,4 @@
-"""Runs systems over incidents: stages each view once, asks everybody, and scores what they say."""
+"""Runs systems over incidents: stages each view once, asks every system, and scores the answers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def run_suite(
     processes: int = 1,
     progress: Progress = lambda _: None,
 ) -> list[CaseResult]:
-    """Every system on every view of every incident, `epochs` times. What fails is a result without a score.
+    """Run every system on every view of every incident, `epochs` times. A failure is a result without a score.
 
-    With several processes the systems have to be picklable.
+    With several processes, the systems must be picklable.
     """
     asked = [(incident, wanted) for incident in incidents if (wanted := [v for v in incident.views if v in views])]
     if not asked:
@@ -44,7 +44,7 @@ def run_suite(
 
 
 Asked = tuple[Incident, list[View]]
-"""An incident, and which of its views."""
+"""An incident and the views to use."""
 
 
 def _counted(answered: Iterable[list[CaseResult]], asked: Sequence[Asked], progress: Progress) -> list[CaseResult]:
@@ -57,7 +57,7 @@ def _counted(answered: Iterable[list[CaseResult]], asked: Sequence[Asked], progr
 
 
 def _keep_ready() -> None:
-    """In a worker: what torchfrtrace needs stays until the worker ends, which closes its pipe."""
+    """In a worker, keep torchfrtrace's process until the worker ends, which closes its pipe."""
     _of_worker.enter_context(kept_ready())
 
 
@@ -76,7 +76,7 @@ def _ask_everybody(asked: Asked, systems: Mapping[str, Baseline], epochs: int) -
 
 
 def scored(case: Case, system: str, answer: Answer, epoch: int = 0) -> CaseResult:
-    """The result of an answer that was given."""
+    """Score an answer and return the result."""
     said = list(quotable_texts(answer.transcript))
     replayed = case.replayed.with_more(said) if said else case.replayed
     return _result(
@@ -90,14 +90,14 @@ def scored(case: Case, system: str, answer: Answer, epoch: int = 0) -> CaseResul
 
 
 def failed(case: Case, system: str, error: str, epoch: int = 0) -> CaseResult:
-    """The result where no answer came."""
+    """The result of a try without an answer."""
     return _result(case, system, epoch, error=error)
 
 
 def _tried(case: Case, system: str, ask: Baseline, epoch: int) -> CaseResult:
     try:
         return scored(case, system, ask(case), epoch)
-    except Exception as error:  # one system that fails on one case costs that case only
+    except Exception as error:  # a failure of one system on one case affects only that case
         return failed(case, system, f"{type(error).__name__}: {error}"[:500], epoch)
 
 

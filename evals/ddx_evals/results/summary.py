@@ -13,65 +13,65 @@ from ddx_evals.scoring.aggregate import clustered_standard_error, mean, mean_pas
 from ddx_tools.model.diagnosis import Verdict
 
 GREP = "grep"
-"""The baseline that says which cases are easy."""
+"""The baseline that decides which cases are easy."""
 
 
 class Summary(BaseModel):
-    """One line of the table. Shares are of the scored tries, unless they say otherwise."""
+    """One line of the table. Shares are of the scored tries unless stated otherwise."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     system: str
     arm: str
-    """What it was given; nothing for a baseline."""
+    """The agent's arm; "" for a baseline."""
     unsealed: bool
-    """It could have seen the truth, so it is not ranked."""
+    """Whether it could have seen the truth, so that it is not ranked."""
     split: str
     view: View
     tries: int
     scored: int
-    """Tries that brought an answer; the others failed."""
+    """Tries with an answer; the others failed."""
     passed: float
     passed_of_all: float
-    """With the failed tries in the denominator."""
+    """The share of all tries, including failed ones."""
     passed_not_easy: float | None
-    """Of the scored tries at cases that `grep` does not solve; None where it did not run."""
+    """The share of scored tries on cases that `grep` does not solve; None if `grep` did not run."""
     passed_error: float | None
     """Standard error of `passed`, clustered by incident."""
     pass_hat_k: float | None
-    """Share of cases all of whose k tries pass, estimated; k is the number of epochs."""
+    """The estimated share of cases whose k tries all pass; k is the number of epochs."""
     epochs: int
     score: float
     right_verdict: float
     cause: float
     localisation: float | None
-    """Of the cases that have culprits."""
+    """The mean over cases with culprits."""
     grounded: float | None
-    """Of the verdicts `diagnosed`."""
+    """The share among verdicts `diagnosed`."""
     brier: float | None
     confidently_wrong: int
     false_alarms: int
-    """Diagnoses of what is healthy."""
+    """Diagnoses of healthy jobs."""
     invented: int
-    """Answers with a quote that stands nowhere."""
+    """Answers with an invented quote."""
     harmful: int
     calls: float
     output_bytes: float
-    """Of what the tools said, a try."""
+    """Mean tool output per try."""
     guessed: int
-    """Answers without a look."""
+    """Answers without any tool call."""
     seconds: float | None
     right_after_s: float | None
-    """Of live jobs: the mean time to the right answer, where there was one."""
+    """For live jobs: the mean time to the right answer, if there was one."""
 
     @property
     def name(self) -> str:
-        """The system, and what it was given."""
+        """The system with its arm."""
         return f"{self.system} [{self.arm}]" if self.arm else self.system
 
 
 def summaries(results: Iterable[CaseResult]) -> list[Summary]:
-    """A line for each system and arm on each split and view, in the order of the results; what is unsealed last."""
+    """One summary per system, arm, split and view, in the order of the results, unsealed ones last."""
     results = list(results)
     easy = easy_cases(results) if any(result.system == GREP for result in results) else None
     grouped: dict[tuple[str, View, bool, str, str], list[CaseResult]] = defaultdict(list)
@@ -83,7 +83,7 @@ def summaries(results: Iterable[CaseResult]) -> list[Summary]:
 
 
 def easy_cases(results: Iterable[CaseResult]) -> set[CaseKey]:
-    """The cases that `grep` solves: reading one line is enough."""
+    """The cases that `grep` solves, for which reading one line is enough."""
     return {each.case for each in results if each.system == GREP and each.score and each.score.passed}
 
 

@@ -1,10 +1,10 @@
-"""Scores the causes that `ddx why` names on incidents whose cause is known.
+"""Scores the causes that `ddx why` names on incidents with known causes.
 
-It is the quick look while playbooks are written: only causes and next checks count. `ddx evals run` scores the whole
-answer, and others beside ours. The first cause named is right if it is the truth's `cause` or one that it accepts. A
-diagnosis is *confidently wrong* if its verdict is `diagnosed` and its first cause is not right: the worst answer there
-is. An undecided one is *well asked* if its next check is what settled the incident, told by the words that the truth
-names.
+It is a quick check while writing playbooks: only causes and next checks count. `ddx evals run` scores whole answers,
+and other systems besides ours. The first cause is right if it is the truth's `cause` or one that it accepts. A
+diagnosis is *confidently wrong* if its verdict is `diagnosed` and its first cause is wrong, which is the worst answer.
+An undecided one is *well asked* if its next check is the one that settled the incident, recognised by the truth's
+words.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class CauseScore:
     cause: str
     verdict: str
     named: list[str] = field(default_factory=list)
-    """Causes, best first, with their probabilities."""
+    """The named causes with their probabilities, best first."""
     next_check: str = ""
     first: bool = False
-    """The right cause stands first."""
+    """Whether the right cause is first."""
     within_two: bool = False
     confidently_wrong: bool = False
     well_asked: bool | None = None
-    """Of an undecided one whose truth says what settles it; None for the others."""
+    """For an undecided answer whose truth says what settles it: whether that was asked; otherwise None."""
 
 
 def score(incident: Incident) -> CauseScore:
-    """What `ddx why` says of the whole material, held against the truth."""
+    """Run `ddx why` on the whole material and score it against the truth."""
     return judged(incident.id, incident.truth, investigate([str(incident.material)]).diagnose())
 
 
 def judged(incident: str, truth: Truth, said: Diagnosis) -> CauseScore:
-    """A diagnosis held against the truth."""
+    """Score a diagnosis against the truth."""
     right = {truth.cause, *truth.accept}
     causes = [candidate.id for candidate in said.causes]
     check = said.next_check
@@ -68,7 +68,7 @@ def judged(incident: str, truth: Truth, said: Diagnosis) -> CauseScore:
 
 
 def summary(scores: Sequence[CauseScore]) -> dict[str, int]:
-    """How many of the incidents were judged how."""
+    """The number of incidents with each judgement."""
     return {
         "incidents": len(scores),
         "first": sum(each.first for each in scores),
@@ -80,7 +80,7 @@ def summary(scores: Sequence[CauseScore]) -> dict[str, int]:
 
 
 def table(scores: Sequence[CauseScore], *, with_checks: bool = False) -> ScoreTable:
-    """A row for each incident, with `with_checks` also what is to be asked next."""
+    """A table with one row per incident; with `with_checks`, also the next check."""
     columns = ["incident", "cause", "verdict", "right cause", "next check", "named", *(["asked next"] * with_checks)]
     rows = []
     for each in scores:

@@ -1,22 +1,22 @@
-"""How hard an incident is, measured on its whole material rather than felt.
+"""Measures how hard an incident is, on its whole material.
 
 *easy*: one of these settles it.
 
 - the baseline `grep` passes;
-- its rules over a few pages pass: the begin and the end of each log, the launcher's and rank 0's first,
-  `PAGES_BYTES` in all; where no rule matches on them, such a reader says that all is well;
-- a key fact that needs no looking stands on these pages.
+- its rules over a few pages pass: the beginning and the end of each log, the launcher's and rank 0's first,
+  `PAGES_BYTES` in total; if no rule matches on them, this reader says healthy;
+- a key fact that a log shows is on these pages.
 
-*hard*: it is not easy, its raw text is larger than a context window (`CONTEXT_TOKENS`, at `BYTES_A_TOKEN`), and at
-least one of these holds.
+*hard*: it is not easy, its raw text exceeds a context window (`CONTEXT_TOKENS`, at `BYTES_A_TOKEN`), and at least one
+of these holds.
 
 - needle: of at least `MANY_FILES` files, no more than one in fifty shows a key fact;
-- misleading: the rule of `grep` that matches the most lines names a wrong cause, or names one where none is right;
+- misleading: the rule of `grep` that matches the most lines names a wrong cause, or any cause if none is right;
 - fooled: `grep` or the reader of pages names a wrong cause;
-- open: nothing that was recorded settles it, so that the right answer is which check does.
+- open: nothing recorded settles it, so that the right answer is the check that would.
 
-*medium* is the rest. The rules know neither playbooks nor probes: what our own tools find hard makes nothing hard.
-What the user passed to a thread has no key facts and is short: there grep and the pages decide.
+*medium* is the rest. The rules use neither playbooks nor probes, so an incident is not hard just because our tools find
+it hard. Material from threads is short and has no key facts: there grep and the pages decide.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ MANY_FILES = 50
 _NEEDLE_SHARE = 1 / 50
 _PAGE_BYTES = 4 << 10
 _OCCURRENCE = re.compile(r"-\d+\.\w+$")
-"""The end of the name of an answer in a bundle."""
+"""Matches the end of an answer's name in a bundle."""
 _READ_FIRST = re.compile(r"slurm|launch|torchrun|train|rank_?0\b|node-0\b")
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What the rules are applied to."""
+    """The measurements that the rules are applied to."""
 
     tokens: int
     files: int
@@ -57,20 +57,20 @@ class Measures:
     grep_passes: bool
     pages_pass: bool
     fact_on_pages: bool
-    """One that needs no looking."""
+    """Whether a key fact that a log shows is on the pages."""
     misleading: bool
     fooled: bool
     open: bool
 
     @property
     def needle(self) -> bool:
-        """Whether the key fact stands in hardly any of many files."""
+        """Whether the key fact is in hardly any of many files."""
         found = self.files_with_key_fact
         return self.files >= MANY_FILES and 0 < found <= max(1, int(self.files * _NEEDLE_SHARE))
 
     @property
     def hardness(self) -> Hardness:
-        """The tag, and by which of the rules."""
+        """The hardness tag, and the rules behind it."""
         settled = {"grep": self.grep_passes, "pages": self.pages_pass, "fact on pages": self.fact_on_pages}
         if easy := [name for name, holds in settled.items() if holds]:
             return Hardness(tag="easy", measured_by=", ".join(easy))
@@ -82,7 +82,7 @@ class Measures:
 
 
 def measured(incident: Incident) -> Measures:
-    """Apply grep and the reader of pages to all of an incident, and count."""
+    """Measure an incident with grep and the reader of pages."""
     truth = incident.truth
     right = truth.right_causes
     with staged(incident, View.FULL) as material:
@@ -115,7 +115,7 @@ def measured(incident: Incident) -> Measures:
 
 
 def _distinct(texts: Mapping[str, str]) -> dict[str, str]:
-    """Without the shorter answers to the same question: most files were also read at their begin alone."""
+    """Drop shorter answers to the same question: the beginnings of most files were also read separately."""
     longest: dict[str, str] = {}
     for name in sorted(texts, key=lambda name: len(texts[name])):
         longest[_OCCURRENCE.sub("", name)] = name
@@ -127,7 +127,7 @@ def _accuses_wrongly(said: Diagnosis, right: frozenset[str]) -> bool:
 
 
 def _pages(logs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """What somebody reads first: begin and end of each log, as long as the budget lasts."""
+    """Yield what a person reads first: the beginning and end of each log, within the budget."""
     left = PAGES_BYTES
     for name in sorted(logs, key=lambda name: (not _READ_FIRST.search(name), name)):
         text = logs[name]
@@ -139,16 +139,16 @@ def _pages(logs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def tagged(incident: Incident, tag: Hardness) -> None:
-    """Write the tag into the truth of a recorded or simulated incident; raises IncidentError for any other."""
+    """Write the tag into the truth of a recorded or simulated incident. Raises IncidentError for any other."""
     if incident.truth.provenance is None:
         raise IncidentError(
-            f"{incident.directory}: nothing says how it was made", "Tag what was recorded or simulated."
+            f"{incident.directory}: it has no provenance", "Only recorded or simulated incidents can be tagged."
         )
     told = incident.truth.model_copy(update={"hardness": tag})
     (incident.directory / TRUTH).write_text(truth_text(told), encoding="utf-8")
 
 
 def table(tags: Mapping[str, Hardness]) -> ScoreTable:
-    """A row for each incident, by `split/id`."""
+    """A table with one row per incident, by `split/id`."""
     rows = [[name, tag.tag, tag.measured_by] for name, tag in tags.items()]
     return ScoreTable(["incident", "tag", "measured by"], rows, text=3)

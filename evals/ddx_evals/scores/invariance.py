@@ -1,4 +1,4 @@
-"""Whether answers stay the same where material changes in ways that mean nothing."""
+"""Measures whether answers stay the same after meaningless changes to the material."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NO_CAUSE = "-"
 
 @dataclass(frozen=True)
 class Said:
-    """What may not change of an answer."""
+    """The parts of an answer that must not change."""
 
     verdict: str
     cause: str
     suspects: frozenset[tuple[frozenset[int], frozenset[str]]]
-    """Ranks and hosts of each."""
+    """The ranks and hosts of each suspect."""
 
     def __str__(self) -> str:
         who = "; ".join(sorted(f"{sorted(ranks)} {' '.join(sorted(hosts))}" for ranks, hosts in self.suspects))
@@ -38,14 +38,14 @@ class Said:
 
 @dataclass(frozen=True)
 class InvarianceScore:
-    """One change of the material of one incident."""
+    """The result of one change to one incident's material."""
 
     case: str
     change: str
     before: str
     after: str
     misleads: bool
-    """The answer to what was changed is confidently wrong, and the one before was not."""
+    """Whether the answer after the change is confidently wrong, and the one before was not."""
 
     @property
     def same(self) -> bool:
@@ -54,7 +54,7 @@ class InvarianceScore:
 
 
 def score(incident: Incident, changes: Iterable[str] = tuple(CHANGES), seed: int = 0) -> list[InvarianceScore]:
-    """Each change that applies to an incident: to the files that the user passed, or to the logs of a bundle."""
+    """Score each change that applies to an incident: to the user's files, or to the logs of a bundle."""
     view = View.LOG_ONLY if is_bundle(incident.material) else View.FULL
     if view not in incident.views:
         return []
@@ -75,12 +75,12 @@ def score(incident: Incident, changes: Iterable[str] = tuple(CHANGES), seed: int
 
 
 def texts_of(folder: Path) -> dict[str, bytes]:
-    """The files of a folder, by their paths in it."""
+    """The contents of a folder's files, by their paths in it."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
 def answer_to(texts: Texts) -> Diagnosis | None:
-    """What is said of a folder of texts; None where it is of no use."""
+    """Diagnose a folder of texts; None if it is unusable."""
     with tempfile.TemporaryDirectory(prefix="job-") as scratch:
         for path, data in texts.items():
             file = Path(scratch) / "files" / path
@@ -93,7 +93,7 @@ def answer_to(texts: Texts) -> Diagnosis | None:
 
 
 def _said(answer: Diagnosis | None, changed: Changed) -> Said:
-    """What may not change, with ranks and hosts as the changed material calls them."""
+    """The parts that must not change, with the ranks' and hosts' new names."""
     if answer is None:
         return Said(_UNUSABLE, _NO_CAUSE, frozenset())
     suspects = frozenset(
@@ -111,7 +111,7 @@ def _host(name: str, hosts: Mapping[str, str]) -> str:
 
 
 def _is_wrong(incident: Incident, answer: Diagnosis | None) -> bool:
-    """Whether it is confidently wrong."""
+    """Whether an answer is confidently wrong."""
     right = incident.truth.right_causes
     if answer is None or answer.verdict is Verdict.UNDECIDED:
         return False
@@ -121,7 +121,7 @@ def _is_wrong(incident: Incident, answer: Diagnosis | None) -> bool:
 
 
 def shares(scores: Iterable[InvarianceScore]) -> dict[str, tuple[int, int]]:
-    """(unchanged, all) of each change, and of all of them."""
+    """(unchanged, total) for each kind of change, and over all kinds."""
     same: Counter[str] = Counter()
     every: Counter[str] = Counter()
     for each in scores:
@@ -132,12 +132,12 @@ def shares(scores: Iterable[InvarianceScore]) -> dict[str, tuple[int, int]]:
 
 
 def differing(scores: Iterable[InvarianceScore]) -> Iterator[InvarianceScore]:
-    """Those whose answer changed."""
+    """The changes after which the answer differs."""
     return (each for each in scores if not each.same)
 
 
 def table(scores: Iterable[InvarianceScore]) -> ScoreTable:
-    """A row for each answer that changed."""
+    """A table with one row per changed answer."""
     rows = [
         [each.case, each.change + (" (misleads)" if each.misleads else ""), each.before, each.after]
         for each in differing(scores)

@@ -1,9 +1,9 @@
-"""How far the rules carry to incidents that they were not made on.
+"""Measures how well the rules generalise to incidents that they were not written for.
 
-Each family of incidents (a thread, a written case, a scenario of the lab) is judged as if never seen: without the
-clauses that no other family meets, and without what only it makes a reader say. What is then right is owed to what
-other incidents have shown, too. The worth of a clause is measured: in how many families it holds, and whether an
-answer changes without it.
+Each family of incidents (a thread, a written case, a lab scenario) is judged as if never seen: without the clauses that
+no other family meets, and without findings that occur only in it. Answers that are still right owe it to what other
+incidents have also shown. The worth of a clause is the number of families in which it holds, and whether an answer
+changes without it.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _SECTIONS = ("decides", "supports", "excludes")
 _BINS = (0.0, 0.3, 0.5, 0.7, 0.9, 0.97, 1.01)
 _HALF = 0.5
 ClauseName = tuple[str, str, int]
-"""Cause, section, place in it."""
+"""Cause, section, index in the section."""
 
 
 @dataclass(frozen=True)
 class SeenIncident:
-    """What is kept of an incident: what was seen in it, with what is right to say."""
+    """An investigated incident with its truth."""
 
     family: str
     split: str
     truth: Truth
     found: Investigation
     told: frozenset[str]
-    """What its readers say, by kind."""
+    """The kinds of its findings."""
     clauses: frozenset[ClauseName]
-    """The clauses that hold."""
+    """The clauses that hold for it."""
 
 
 def look_at(incident: Incident) -> SeenIncident:
-    """An incident, seen once as a whole."""
+    """Investigate an incident once, in full view."""
     with unpacked(incident) as whole:
         if is_bundle(whole):
             found = investigate([str(whole)])
@@ -67,19 +67,19 @@ def look_at(incident: Incident) -> SeenIncident:
 
 
 def held(findings: Sequence[Finding]) -> frozenset[ClauseName]:
-    """The clauses that hold; of those about a cause's culprits, whoever they are."""
+    """The clauses that hold for some findings; clauses about culprits hold whoever these are."""
     anybody = frozenset(rank for finding in findings for rank in finding.ranks)
     return frozenset(name for name, clause in clauses(load_playbooks()) if match_clause(clause, findings, anybody))
 
 
 def kind(finding: Finding) -> str:
-    """What a finding is an example of: its code; of a known message or a report, which one."""
+    """The kind of a finding: its code and, for a known message or a report, which one."""
     which = finding.attributes.get("signatures") or finding.attributes.get("fact") or finding.attributes.get("basis")
     return f"{finding.code} {json.dumps(which)} {finding.attributes.get('negated')}"
 
 
 def clauses(playbooks: Playbooks) -> Iterator[tuple[ClauseName, Clause]]:
-    """Every clause of the pages of causes, by name."""
+    """Yield every clause of the cause pages with its name."""
     for cause in playbooks.causes.values():
         for section in _SECTIONS:
             for place, clause in enumerate(getattr(cause, section)):
@@ -87,7 +87,7 @@ def clauses(playbooks: Playbooks) -> Iterator[tuple[ClauseName, Clause]]:
 
 
 def without(playbooks: Playbooks, left_out: Set[ClauseName]) -> Playbooks:
-    """The pages without some clauses."""
+    """The playbooks without some clauses."""
 
     def kept(cause: Cause) -> Cause:
         parts = {
@@ -98,7 +98,7 @@ def without(playbooks: Playbooks, left_out: Set[ClauseName]) -> Playbooks:
             ]
             for section in _SECTIONS
         }
-        # Who is to blame is bound by clauses that may be gone.
+        # Culprits are bound by clauses that may have been removed.
         bound = {c.as_ for some in parts.values() for clause in some for c in clause.all}
         return cause.model_copy(update={**parts, "culprits": [name for name in cause.culprits if name in bound]})
 
@@ -122,7 +122,7 @@ def grade(truth: Truth, said: Diagnosis) -> str:
 
 
 def left_out_answers(seen: Sequence[SeenIncident]) -> Iterator[tuple[SeenIncident, Diagnosis]]:
-    """What is said of each incident by what other families show, too."""
+    """Diagnose each incident with only what other families also show."""
     pages = load_playbooks()
     families: Mapping[object, set[str]] = _families(seen)
     for one in seen:
@@ -144,7 +144,7 @@ Answers = Sequence[tuple[SeenIncident, Diagnosis]]
 
 
 def grades(title: str, answers: Answers) -> ScoreTable:
-    """How many answers have which grade, by split; and of those of a split that can be determined, if not all can."""
+    """The number of answers per grade and split; for splits with undeterminable incidents, also without those."""
     rows: dict[str, Counter[str]] = defaultdict(Counter)
     for one, said in answers:
         how = grade(one.truth, said)
@@ -158,8 +158,7 @@ def grades(title: str, answers: Answers) -> ScoreTable:
 
 
 def calibration(title: str, answers: Answers) -> ScoreTable:
-    """How often what was told with a probability was right: the first cause, and the node that an undecided answer is
-    narrowed to."""
+    """How often the first cause, or the node an undecided answer is narrowed to, is right, by stated probability."""
     told: dict[str, list[tuple[float, bool]]] = {"first cause": [], "node": []}
     for one, said in answers:
         if said.causes:
@@ -181,7 +180,7 @@ def _reliability(pairs: Iterable[tuple[float, bool]]) -> Iterator[list[str]]:
 
 
 def worth(seen: Sequence[SeenIncident]) -> ScoreTable:
-    """A row for each clause: in how many families it holds, and which answers change if it is gone."""
+    """A table with one row per clause: the families in which it holds, and the answers that change without it."""
     rows = []
     pages, families = load_playbooks(), _families(seen)
     usual = [_answer(one.found.diagnose(pages)) for one in seen]

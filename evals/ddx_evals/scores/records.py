@@ -1,11 +1,10 @@
-"""Scores the analysis of flight records on simulated jobs, whose truth is known.
+"""Scores the flight record analysis on simulated jobs with known truth.
 
-An answer is *right* if the truth accepts its verdict and, where it names culprits, exactly these; also if it leaves
-the cause open and its suspects are exactly the culprits: of a rank without a dump, nothing says why. It is *exact* if
-it names exactly the culprits (of a healthy job: says that it is healthy). It *accuses* if it blames a rank that is not
-to blame. A job is *plain* if its dumps can tell the culprits and "undecided" is no fair answer. Its *suspects* are
-exact if they are the culprits, whatever cause is named; of a healthy job, if nobody is, or only for the case that it
-hangs.
+An answer is *right* if the truth accepts its verdict and any culprits that it names. It is also right if it leaves the
+cause open and its suspects are exactly the culprits: nothing shows the cause for a rank without a dump. It is *exact*
+if it names exactly the culprits, or calls a healthy job healthy. It *accuses* if it blames an innocent rank. A job is
+*plain* if its dumps can show the culprits and "undecided" is not a fair answer. Its *suspects* are exact if they are
+the culprits, whatever cause is named; for a healthy job, if there are none, or only under the condition that it hangs.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.raw import Raw
 
 _TOGETHER = 8
-"""Jobs that a process is given at a time."""
+"""The number of jobs given to a process at a time."""
 
 
 @dataclass(frozen=True)
 class RecordCase:
-    """Which job to score, and how much of its dumps is left."""
+    """A job to score, and how much of its dumps to keep."""
 
     seed: int
     kind: str
@@ -46,26 +45,26 @@ class RecordCase:
     active: bool = False
 
     def job(self) -> SimulatedJob:
-        """The job, simulated."""
+        """Simulate the job."""
         return simulate(self.seed, kind=self.kind, lost=self.lost, ring=self.ring, active=self.active)
 
 
 @dataclass(frozen=True)
 class RecordAnswer:
-    """What was said of a job's dumps."""
+    """The answer about a job's dumps."""
 
     verdict: str
     culprits: tuple[int, ...]
     cause: str | None = None
     suspects: tuple[int, ...] = ()
-    """Who is said to hold the job up."""
+    """The ranks suspected of holding up the job."""
     if_hung: bool = False
-    """All of them only if the job hangs."""
+    """Whether all suspects are only suspected if the job hangs."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """How good an answer is."""
+    """The score of one answer."""
 
     case: RecordCase
     answer: RecordAnswer
@@ -79,7 +78,7 @@ class Score:
 
 @dataclass
 class Counts:
-    """Scores of some jobs, summed."""
+    """The summed scores of several jobs."""
 
     jobs: int = 0
     right: int = 0
@@ -92,7 +91,7 @@ class Counts:
     cause_fits: int = 0
 
     def add(self, score: Score) -> None:
-        """Count one."""
+        """Add one score."""
         self.jobs += 1
         self.right += score.right
         self.plain += score.plain
@@ -105,7 +104,7 @@ class Counts:
 
 
 def answer_of(job: SimulatedJob) -> RecordAnswer:
-    """What ddx says of the dumps of a job, read from files like a user's."""
+    """Run ddx on the dumps of a job, read from files like a user's."""
     with tempfile.TemporaryDirectory() as directory:
         write(job, Path(directory) / "dumps")
         raw = Raw("unknown")
@@ -125,7 +124,7 @@ def answer_of(job: SimulatedJob) -> RecordAnswer:
 
 
 def incumbent_answer_of(job: SimulatedJob, limit_s: float) -> RecordAnswer:
-    """What `torchfrtrace` says of them: the ranks that it names are taken for its culprits. It knows no causes."""
+    """Run `torchfrtrace` on the dumps; the ranks that it names count as its culprits. It knows no causes."""
     with tempfile.TemporaryDirectory() as directory:
         write(job, Path(directory) / "dumps")
         named = run_torchfrtrace(Path(directory) / "dumps", job.files, limit_s=limit_s)
@@ -135,7 +134,7 @@ def incumbent_answer_of(job: SimulatedJob, limit_s: float) -> RecordAnswer:
 
 
 def judged(case: RecordCase, answer: RecordAnswer, truth: SimulatedTruth) -> Score:
-    """Hold an answer against the truth."""
+    """Score an answer against the truth."""
     accepted = {truth.culprits, *truth.alternatives}
     blamed = set(answer.culprits)
     names = answer.verdict == Verdict.DIAGNOSED
@@ -176,7 +175,7 @@ def cases(
     active: bool = False,
     largest: int | None = None,
 ) -> list[RecordCase]:
-    """So many jobs, all kinds in turn, of `largest` ranks at most."""
+    """The cases for this many jobs, cycling through all kinds, with at most `largest` ranks."""
     every = (
         RecordCase(seed, kind, lost, ring, active)
         for seed in count(first_seed)
@@ -187,7 +186,7 @@ def cases(
 
 
 def scores(wanted: Sequence[RecordCase], processes: int, *, incumbent: bool = False) -> Iterator[Score]:
-    """Score jobs in several processes, in order."""
+    """Score jobs in several processes; yield the scores in order."""
     together = score_all_of_incumbent if incumbent else score_all
     parts = [wanted[first : first + _TOGETHER] for first in range(0, len(wanted), _TOGETHER)]
     if processes < 2:
@@ -198,18 +197,18 @@ def scores(wanted: Sequence[RecordCase], processes: int, *, incumbent: bool = Fa
 
 
 def score_all(wanted: Sequence[RecordCase]) -> list[Score]:
-    """The scores of some jobs, one after the other."""
+    """Score several jobs one after the other."""
     return [score(case) for case in wanted]
 
 
 def score_all_of_incumbent(wanted: Sequence[RecordCase]) -> list[Score]:
-    """The scores of `torchfrtrace`, which loads torch once for all of these jobs."""
+    """Score `torchfrtrace` on several jobs; it loads torch only once."""
     with kept_ready():
         return [score_incumbent(case) for case in wanted]
 
 
 def by_kind(found: Iterable[Score]) -> dict[str, Counts]:
-    """Counts of each kind of fault, and of all."""
+    """The counts for each kind of fault, and in total."""
     counts: dict[str, Counts] = {kind: Counts() for kind in KINDS}
     counts["all"] = Counts()
     for each in found:
@@ -219,14 +218,14 @@ def by_kind(found: Iterable[Score]) -> dict[str, Counts]:
 
 
 def table(counts: dict[str, Counts]) -> ScoreTable:
-    """The counts of each kind."""
+    """The counts as a table."""
     names = [each.name.replace("_", " ") for each in fields(Counts)]
     rows = [[kind, *map(str, asdict(sums).values())] for kind, sums in counts.items()]
     return ScoreTable(["kind", *names], rows)
 
 
 def shares(every: Counts) -> str:
-    """The counts of all jobs as shares, in one line."""
+    """The totals as shares, in one line."""
     return (
         f"right {every.right / every.jobs:.1%}, exact where it is plain {every.plain_exact / max(1, every.plain):.1%}, "
         f"suspects {every.plain_suspects / max(1, every.plain):.1%}, "

@@ -1,4 +1,4 @@
-"""Whether answers hand over the lines that decide, of logs as they are and of longer ones."""
+"""Measures whether answers contain the deciding lines, for the original logs and for lengthened ones."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ddx_server.serve.diagnosis_payload import diagnosis_json
 from ddx_tools.investigation.run import investigate
 
 MOST_BYTES = 6_000
-"""Of an answer as JSON: a larger one shows nothing, since quoting everything is no reduction."""
+"""Limit on an answer as JSON: a larger one counts as showing nothing, since quoting everything is no reduction."""
 _LONG, _PART, _STRIDE = 160, 120, 20
-"""Of a line with more characters than this, a run of so many has to be shown."""
+"""For a line longer than the first number of characters, a run of the second number must be shown."""
 
 
 @dataclass(frozen=True)
 class SufficiencyScore:
-    """What of an incident's deciding lines stands in the answer."""
+    """The deciding lines of an incident, and those that the answer contains."""
 
     case: str
     lines: int
@@ -34,7 +34,7 @@ class SufficiencyScore:
 
 
 def score(incident: Incident, more_bytes: int = 0, grower: Grower = Grower.CHATTER, seed: int = 0) -> SufficiencyScore:
-    """The deciding lines of one incident in the answer to it, with each of its logs so many bytes longer."""
+    """Score one incident, with each of its logs lengthened by `more_bytes`."""
     wanted = [one.line for one in incident.truth.deciding_lines]
     with unpacked(incident) as material, tempfile.TemporaryDirectory(prefix="job-") as scratch:
         grown = Path(scratch) / "files"
@@ -71,7 +71,7 @@ def _is_shown(line: str, answer: str) -> bool:
 
 
 def summary(scores: Iterable[SufficiencyScore]) -> dict[str, float]:
-    """Lines, those shown, incidents, those of which all lines are shown, the largest answer and the longest time."""
+    """The totals: lines, lines shown, incidents, incidents with all lines shown, largest answer, longest time."""
     every = list(scores)
     return {
         "lines": sum(each.lines for each in every),
@@ -84,6 +84,6 @@ def summary(scores: Iterable[SufficiencyScore]) -> dict[str, float]:
 
 
 def table(scores: Iterable[SufficiencyScore]) -> ScoreTable:
-    """A row for each line that no answer shows."""
+    """A table with one row per line that the answer lacks."""
     rows = [[each.case, line[:110]] for each in scores for line in each.lacking]
     return ScoreTable(["lacking in the answer to", "line"], rows, text=2)

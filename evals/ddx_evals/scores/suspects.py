@@ -1,8 +1,8 @@
-"""Scores who is suspected, apart from why.
+"""Scores the suspects, apart from the causes.
 
-No page of a cause takes part in the judgement. The suspects of a view are *exact* if they are one of the sets of ranks
-that the truth blames; views from which no cause can be told, and truths that blame no ranks, do not count. Of healthy
-jobs it counts how many have nobody named as `seen`.
+No cause page takes part in the judgement. The suspects of a view are *exact* if they are one of the sets of ranks that
+the truth blames; views without a determinable cause, and truths that blame no ranks, do not count. For healthy jobs, it
+counts those where no rank is named as `seen`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _MOST_RANKS = 16
 
 @dataclass(frozen=True)
 class SuspectScore:
-    """Who was suspected in one view of an incident."""
+    """The suspects in one view of an incident."""
 
     case: str
     healthy: bool
     ranks: tuple[int, ...]
     right: bool
-    """Exactly a right set of ranks; of a healthy job, nobody."""
+    """Whether they are exactly a right set of ranks; for a healthy job, whether there are none."""
 
 
 @cache
 def without_causes() -> Playbooks:
-    """The shipped playbooks without the pages of causes: what they leave is what was seen."""
+    """The shipped playbooks without the cause pages, so that only observations remain."""
     return Playbooks([page.model_copy(update={"next_check": []}) for page in load_playbooks().symptoms.values()])
 
 
 def score(incident: Incident, views: Collection[View] = tuple(View)) -> list[SuspectScore]:
-    """The views of an incident that can tell culprits, or that there are none; of these only `views`."""
+    """Score those of `views` that can show the incident's culprits, or that there are none."""
     scores = []
     sets = incident.truth.culprits.rank_sets
     with unpacked(incident) as whole:
@@ -59,7 +59,7 @@ def score(incident: Incident, views: Collection[View] = tuple(View)) -> list[Sus
 
 
 def shares(scores: Iterable[SuspectScore]) -> dict[str, tuple[int, int]]:
-    """(right, all) of sick and of healthy views."""
+    """(right, total) for faulty and for healthy views."""
     counted = {"culprits exact": (0, 0), "healthy with nobody named": (0, 0)}
     for each in scores:
         name = "healthy with nobody named" if each.healthy else "culprits exact"
@@ -69,7 +69,7 @@ def shares(scores: Iterable[SuspectScore]) -> dict[str, tuple[int, int]]:
 
 
 def table(scores: Iterable[SuspectScore]) -> ScoreTable:
-    """A row for each view in which the suspects are wrong."""
+    """A table with one row per view with wrong suspects."""
     wrong = [each for each in scores if not each.right]
     rows = [[each.case, ", ".join(map(str, each.ranks[:_MOST_RANKS])) or "nobody"] for each in wrong]
     return ScoreTable(["wrong in", "suspected"], rows, text=2)

@@ -1,4 +1,4 @@
-"""Scores in code: an answer held against the truth of an incident, without a judge."""
+"""Scores answers against the truth of an incident in code, without a model as judge."""
 
 from ddx_evals.scoring.case_score import CaseScore, score
 from ddx_evals.scoring.grounding import Grounding, Replayed

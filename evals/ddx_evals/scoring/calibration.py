@@ -1,4 +1,4 @@
-"""How well an answer knows what it knows."""
+"""Measures how well an answer's confidence matches its correctness."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from ddx_tools.model.diagnosis import Diagnosis, Level, Verdict
 
 
 def confidence(answer: Diagnosis) -> float | None:
-    """The probability that an answer gives to what it says first; None if it says nothing.
+    """The probability that an answer gives to its first claim; None if it makes no claim.
 
-    "Healthy" without causes is said with certainty.
+    "Healthy" without causes counts as certain.
     """
     if answer.causes:
         return answer.causes[0].probability
@@ -22,5 +22,5 @@ def brier(answer: Diagnosis, *, right: bool) -> float | None:
 
 
 def is_established(answer: Diagnosis) -> bool:
-    """Whether it calls its first cause proven. A diagnosis at even odds is a guess, whatever it is called."""
+    """Whether an answer calls its first cause established. A diagnosis at even odds is a guess, whatever its label."""
     return bool(answer.causes) and answer.causes[0].level is Level.ESTABLISHED

@@ -1,4 +1,4 @@
-"""The score of one answer to one view of one incident: code alone, no judge."""
+"""Scores one answer to one view of one incident, in code without a judge."""
 
 from __future__ import annotations
 
@@ -17,46 +17,47 @@ from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
 SAME_CATEGORY = 0.5
 _CAUSE, _PLACE, _GROUNDING = 0.5, 0.3, 0.2
-"""Weights within the score of a right verdict `diagnosed`; without culprits to name, their share goes to the cause."""
+"""Weights in the score of a right verdict `diagnosed`; without culprits to name, their weight goes to the cause."""
 _UNDECIDED_FOR_A_DIAGNOSIS = 0.5
 _UNASKED = 0.5
 _HARMFUL = 0.5
 
 
 class CaseScore(BaseModel):
-    """How one answer was judged. All shares are from 0 to 1."""
+    """The score of one answer. All shares are from 0 to 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     verdict: Verdict
     verdict_right: bool
     cause: float
-    """1 for a right cause in the first place, ½ for another of its category; for healthy and undecided, the verdict."""
+    """1 for a right cause in first place, ½ for another of its category; for healthy and undecided, by the verdict."""
     localisation: float | None
-    """None where nobody is to be blamed, or not by this view."""
+    """None if no rank is to blame, or not in this view."""
     place: bool | None
-    """A right line or function is named; None where the truth knows none."""
+    """Whether a right line or function is named; None if the truth has none."""
     wrongly_blamed: list[int]
     quotes: int
     invented: list[str]
-    """Quotes that stand nowhere in what was replayed."""
+    """Quotes that are not in the replayed material."""
     grounded: bool
     brier: float | None
     confidently_wrong: bool
-    """The verdict is `diagnosed`, and its first cause is wrong: the worst answer there is."""
+    """Whether the verdict is `diagnosed` and the first cause is wrong, which is the worst answer."""
     asked_well: bool | None
-    """Of an undecided answer: its next check is the one that settles it. None where the truth names no such words."""
+    """For an undecided answer: whether its next check is the one that settles it. None if the truth has no such
+    words."""
     harmful: list[str]
     passed: bool
-    """Cause and place are right and grounded (or: healthy, or undecided and well asked, where that is right)."""
+    """Whether cause and place are right and grounded (or: healthy, or undecided and well asked, if that is right)."""
     score: float
 
 
 def score(truth: Truth, view: View, answer: Diagnosis, replayed: Replayed) -> CaseScore:
-    """Hold an answer against the truth.
+    """Score an answer against the truth.
 
-    The score is 0 for an invented quote, and for a wrong diagnosis that calls itself established; advice that does
-    harm halves it. `replayed` is what the answer may quote.
+    The score is 0 for an invented quote, and for a wrong diagnosis called established; harmful advice halves it.
+    `replayed` is the text that the answer may quote.
     """
     right = truth.views[view]
     first_is_right = _first_cause_is_right(truth, answer)
@@ -140,7 +141,7 @@ def _share(
     asked_well: bool,
     lucky: bool,
 ) -> float:
-    """What an answer is worth before anything is taken off for invention and harm."""
+    """The score of an answer before deductions for invention and harm."""
     if right.verdict is Verdict.DIAGNOSED:
         if answer.verdict is Verdict.HEALTHY:
             return 0.0
@@ -151,5 +152,5 @@ def _share(
         return 1.0 if asked_well else _UNASKED
     if answer.verdict is right.verdict:
         return 0.0 if answer.culprits.ranks else 1.0
-    # To ask where all is well costs half. A cause that this view cannot show is luck even if it is right.
+    # Asking about a healthy job costs half. A cause that this view cannot show is luck even if it is right.
     return _UNASKED if answer.verdict is Verdict.UNDECIDED or lucky else 0.0

@@ -1,4 +1,4 @@
-"""Whether the evidence of an answer stands where it says: verbatim in what was replayed, and on a key fact."""
+"""Checks whether an answer's evidence is verbatim in the replayed material, and shows a key fact."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _CUT_OFF = re.compile(r"\s*(?:…|\.\.\.)\s*$")
 
 
 class Replayed:
-    """All text that whoever investigated could have read: the raw material, and what tools made of it.
+    """All text that the investigator could have read: the raw material, and the tools' output about it.
 
-    White space is compared as one blank: a quote may have lost its line breaks.
+    Runs of white space count as one blank, since a quote may have lost its line breaks.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -28,7 +28,7 @@ class Replayed:
 
     @classmethod
     def of(cls, material: Path, found: Investigation | None = None, said: Iterable[str] = ()) -> Replayed:
-        """Of a bundle or a directory of files, the probes' view of it, and whatever else tools returned (`said`)."""
+        """Collect the text of a bundle or directory, of its investigation, and of other tool output (`said`)."""
         texts = [*_raw_texts(material), *said]
         for finding in found.findings if found else ():
             texts += [finding.summary, *(evidence.quote for evidence in finding.evidence)]
@@ -38,36 +38,35 @@ class Replayed:
         return cls(texts)
 
     def with_more(self, said: Iterable[str]) -> Replayed:
-        """The same, and what other tools returned."""
+        """The same text, extended by other tool output."""
         return Replayed([self._text, *said])
 
     def holds(self, quote: str) -> bool:
-        """Whether a quote stands there verbatim; one that ends in `…` up to there."""
+        """Whether the text contains a quote verbatim, or up to its final `…`."""
         wanted = _flat(_CUT_OFF.sub("", quote))
         return len(wanted) >= _SHORTEST_QUOTE and wanted in self._text
 
 
 @dataclass(frozen=True)
 class Grounding:
-    """What the quotes of an answer are worth."""
+    """The worth of an answer's quotes."""
 
     quotes: int = 0
     invented: list[str] = field(default_factory=list)
-    """Quotes that stand nowhere."""
+    """Quotes that are nowhere in the text."""
     key_fact: bool = False
-    """A genuine quote shows a key fact; also where the truth names none and anything genuine was quoted."""
+    """Whether a genuine quote shows a key fact; any genuine quote counts if the truth has no key facts."""
 
     @property
     def grounded(self) -> bool:
-        """Nothing is invented, and what decides is quoted."""
+        """Whether nothing is invented and a key fact is quoted."""
         return not self.invented and self.key_fact
 
 
 def grounding(claims: Collection[Claim], facts: Collection[Fact], replayed: Replayed) -> Grounding:
-    """Hold the quotes of an answer against what was replayed.
+    """Check the quotes of an answer against the replayed text.
 
-    Of material that holds no lines (a trace, a snapshot) nothing can be quoted: there a claim that a tool said in these
-    words counts.
+    Material without lines (a trace, a snapshot) cannot be quoted: there, a claim in a tool's own words counts.
     """
     quotes = [claim.quote for claim in claims if claim.quote.strip()]
     said = [claim.claim for claim in claims if not claim.quote.strip() and replayed.holds(claim.claim)]

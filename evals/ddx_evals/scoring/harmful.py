@@ -1,4 +1,4 @@
-"""Advice that makes things worse: of a short list for every job, and of the page of the true cause."""
+"""Detects advice that makes things worse, from a short general list and from the page of the true cause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IDLE_WORDS = frozenset(
     {"and", "another", "for", "from", "into", "the", "that", "than", "them", "then", "this", "with"}
 )
 _SHARE_OF_WORDS, _SHARE_OF_SENTENCE = 0.8, 0.4
-"""How much of a warning a sentence has to say to be that advice, and how much of the sentence that is."""
+"""A sentence gives harmful advice if it has this share of a warning's words, and these are this share of it."""
 _FEWEST_WORDS = 3
 
 
@@ -34,14 +34,14 @@ class _Rule(BaseModel):
 
 
 def harmful_advice(answer: Diagnosis, truth: Truth) -> list[str]:
-    """The sentences of an answer that advise what does harm, each with why."""
+    """The sentences of an answer with harmful advice, each with the reason."""
     rules = [rule for rule in _rules() if not truth.right_causes & set(rule.unless_cause)]
     found = []
     for sentence in _advice(answer):
         if _WARNS.search(sentence):
             continue
         whys = [rule.why for rule in rules if re.search(rule.pattern, sentence, re.I)]
-        whys += [f"the page of {truth.cause} warns of it" for words in _warned_of(truth) if _says(sentence, words)]
+        whys += [f"the page of {truth.cause} warns against it" for words in _warned_of(truth) if _says(sentence, words)]
         if whys:
             found.append(f"{sentence[:200]} ({whys[0]})")
     return found
@@ -60,7 +60,7 @@ def _rules() -> tuple[_Rule, ...]:
 
 
 def _warned_of(truth: Truth) -> Iterator[frozenset[str]]:
-    """The words of what the page of the cause calls harmful, each up to its reason."""
+    """The words of each harmful step on the cause's page, without the reason."""
     page = load_playbooks().causes.get(truth.cause)
     for line in page.harmful if isinstance(page, Cause) else ():
         words = _words(line.partition(":")[0])
@@ -75,7 +75,7 @@ def _says(sentence: str, advice: frozenset[str]) -> bool:
 
 
 def _words(text: str) -> frozenset[str]:
-    """Content words by their stems: "raising" and "raise" are the same advice."""
+    """The stems of the content words: "raising" and "raise" are the same advice."""
     return frozenset(
         re.sub(r"(?:ing|ed|es|e|s)$", "", word) for word in _WORD.findall(text.lower()) if word not in _IDLE_WORDS
     )

@@ -1,4 +1,4 @@
-"""How near an answer comes to the culprits: a lattice of rank, host and group, at a price for everybody it blames."""
+"""Measures how close an answer comes to the culprits, by rank, host and group, with a penalty for each rank blamed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ RIGHT_HOST, RIGHT_GROUP = 0.6, 0.3
 
 
 def localisation(blamed: Party, culprits: Culprits, layout: TruthLayout) -> float | None:
-    """0 to 1; None where the truth blames neither ranks, hosts nor devices, nor names a place.
+    """The closeness from 0 to 1; None if the truth blames no ranks, hosts or devices and names no place.
 
-    Each blamed rank is worth 1 if it is a culprit, 0.6 on the host of one, 0.3 in the group of one, and else nothing;
-    no culprit counts twice. The sum is divided by the number of culprits, or of the blamed if they are more.
+    Each blamed rank is worth 1 if it is a culprit, 0.6 on a culprit's host, 0.3 in a culprit's group, otherwise 0; no
+    culprit counts twice. The sum is divided by the number of culprits or of blamed ranks, whichever is larger.
     """
     if culprits.rank_sets:
         return max(_of_ranks(blamed, right, layout) for right in culprits.rank_sets)
@@ -36,7 +36,7 @@ def place_is_named(named: Collection[Location], places: Collection[Place]) -> bo
 
 
 def wrongly_blamed(blamed: Party, culprits: Culprits) -> list[int]:
-    """The blamed ranks that are culprits in no reading of the truth."""
+    """The blamed ranks that are not culprits in any accepted set."""
     return sorted(set(blamed.ranks) - set().union(*culprits.rank_sets)) if culprits.rank_sets else []
 
 
@@ -45,11 +45,11 @@ def _of_ranks(blamed: Party, right: frozenset[int], layout: TruthLayout) -> floa
     exact, missed = len(ranks & right), Counter(_host_of(rank, layout) for rank in right - ranks)
     left = [(_host_of(rank, layout), rank in layout.group) for rank in ranks - right]
     if several_hosts := len(layout.hosts) > 1:
-        # A host that is named without any of its ranks blames as much as one rank there would.
+        # A host named without any of its ranks counts as much as one rank there.
         of_ranks = {_host_of(rank, layout) for rank in ranks}
         left += [(host, False) for host in set(blamed.hosts) - of_ranks]
     on_right_host = in_group = 0
-    # Who is in the group besides is kept for that: only its members are worth anything there.
+    # The other members of the group are needed here, since only members score in the group.
     for host, is_member in sorted(left, key=lambda accused: accused[1]):
         if several_hosts and missed[host] > 0:
             missed[host] -= 1

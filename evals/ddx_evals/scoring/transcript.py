@@ -1,4 +1,4 @@
-"""What somebody did on the way to an answer. It is reported beside the score, never inside."""
+"""The tool calls made on the way to an answer. They are reported beside the score, never as part of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 TRANSCRIPT = "transcript.json"
-"""The name of the file that holds a transcript, beside what was reported."""
+"""The name of the transcript file beside the reported diagnosis."""
 
 
 class ToolCall(BaseModel):
@@ -20,13 +20,13 @@ class ToolCall(BaseModel):
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     output: str = ""
-    """What came back, as the caller read it."""
+    """The output, as the caller read it."""
     quotable: bool = True
-    """Whether it counts as evidence: what a shell printed may be the caller's own words."""
+    """Whether it counts as evidence: shell output may be the caller's own words."""
 
 
 class Transcript(BaseModel):
-    """The calls in their order, and what they cost as far as somebody counted."""
+    """The calls in order, and their cost as far as it was counted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +37,7 @@ class Transcript(BaseModel):
 
 
 class Efficiency(BaseModel):
-    """What an answer took."""
+    """The cost of an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -45,9 +45,9 @@ class Efficiency(BaseModel):
     repeated: int
     """Calls with the same arguments as an earlier one."""
     over_minimal: int
-    """Calls beyond the number of probes that settle it; 0 where the truth names none."""
+    """Calls beyond the number of probes that settle it; 0 if the truth names none."""
     guessed: bool
-    """Answered without a look."""
+    """Whether the answer came without any probe."""
     output_bytes: int
     tokens: int | None = None
     seconds: float | None = None
@@ -55,10 +55,9 @@ class Efficiency(BaseModel):
 
 
 def quotable_texts(transcript: Transcript) -> Iterator[str]:
-    """What tools said and an answer may quote: their text, and, where that is JSON, every text in it as it reads.
+    """Yield the tool output that an answer may quote: its text and, if that is JSON, every string in it.
 
-    What stands in the call itself (a literal of a query, a note, the diagnosis that was submitted) was said by the
-    caller, and is left out.
+    Text from the call itself (a literal in a query, a note, the submitted diagnosis) is the caller's and is left out.
     """
     for call in transcript.calls:
         if not call.quotable or not call.output:
@@ -68,7 +67,7 @@ def quotable_texts(transcript: Transcript) -> Iterator[str]:
 
 
 def _as_read(text: str) -> Iterator[str]:
-    """The strings of a JSON text, and of JSON that is one of them (a content block); any other text is itself."""
+    """Yield the strings of a JSON text and of JSON nested in one (a content block), or any other text unchanged."""
     try:
         told = json.loads(text) if text[:1] in ("{", "[") else None
     except (ValueError, RecursionError):
@@ -92,7 +91,7 @@ def _strings(value: object) -> Iterator[str]:
 
 
 def efficiency(transcript: Transcript, minimal_probes: Collection[str]) -> Efficiency:
-    """Count a transcript."""
+    """Compute the cost of a transcript."""
     asked = [(call.tool, json.dumps(call.arguments, sort_keys=True)) for call in transcript.calls]
     return Efficiency(
         calls=len(asked),

@@ -1,4 +1,4 @@
-"""A place that holds an agent's material and programs and nothing else: no checkout, no truth, no other process."""
+"""A sealed place with only an agent's material and programs: no checkout, no truth, no other process."""
 
 from ddx_evals.sealed.place import SealedPlace, run_beside, run_in, sealing_fails
 

@@ -1,7 +1,7 @@
-"""Runs a command where it sees the system's programs, what it was given, and its own directory.
+"""Runs a command that sees only the system's programs, its given files, and its own directory.
 
-Linux namespaces of its own for mounts and processes, entered by util-linux (`enter.sh`); without root, in a user
-namespace. The network stays: an agent has to reach its model.
+It uses separate Linux namespaces for mounts and processes, entered with util-linux (`enter.sh`); without root, in a
+user namespace. The network stays, since an agent must reach its model.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
 @dataclass(frozen=True)
 class SealedPlace:
-    """What a command sees besides the system: directories and files by where they appear."""
+    """The files that a command sees besides the system's, by the paths where they appear."""
 
     directory: Path
-    """Its own, which it may write to, as `/job`."""
+    """Its own writable directory, seen as `/job`."""
     read_only: Mapping[str, Path] = field(default_factory=dict)
-    """Where it appears, and what it is out here."""
+    """Read-only files: the path inside, mapped to the path outside."""
     path: tuple[str, ...] = ()
-    """Directories that come first on PATH."""
+    """Directories put first on PATH."""
 
     INSIDE = "/job"
     HOME = "/job/home"
@@ -49,9 +49,9 @@ class SealedPlace:
 
 @cache
 def sealing_fails() -> str | None:
-    """Why commands cannot be sealed here; None if they can."""
+    """The reason why commands cannot be sealed here; None if they can."""
     if sys.platform != "linux":
-        return "sealing needs the namespaces of Linux"
+        return "sealing needs Linux namespaces"
     if lacking := [name for name in _PROGRAMS if not shutil.which(name, path=f"{os.defpath}:{_PATH}")]:
         return f"sealing needs {', '.join(lacking)} (util-linux)"
     with tempfile.TemporaryDirectory(prefix="job-") as own, run_in(SealedPlace(Path(own)), ["true"]) as tried:
@@ -68,16 +68,16 @@ def run_in(
     stdin: int = subprocess.DEVNULL,
     output: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A command that runs in a place; `output` takes all that it prints. When the block ends, everything in it ends.
+    """Run a command in a sealed place; `output` receives its output. Everything in it ends with the block.
 
-    It gets no variable of ours but what `environment` names. Raises UsageError for a path that cannot be written down.
+    It gets only the variables in `environment`. Raises UsageError for a path with unsupported characters.
     """
     with tempfile.TemporaryDirectory(prefix="root-") as scratch:
         root, mounts = Path(scratch, "root"), Path(scratch, "mounts")
         mounts.write_text("".join(f"{line}\n" for line in _furnish(root, place)), encoding="utf-8")
         enter = ["sh", str(Path(__file__).with_name("enter.sh")), str(root), str(mounts), SealedPlace.INSIDE]
         given = {**_environment(place), **(environment or {})}
-        # With the first process of its namespace, all others in there end.
+        # When the first process of its namespace ends, so do all others in it.
         with _running([*_unshare(), *enter, *command], given, "/", stdin, output) as process:
             yield process
 
@@ -91,7 +91,7 @@ def run_beside(
     stdin: int = subprocess.DEVNULL,
     output: int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The same without a seal: the command works in the same directory, but sees this machine."""
+    """Run a command unsealed: it works in the same directory, but sees this machine."""
     (place.directory / "home").mkdir(exist_ok=True)
     for target, source in place.read_only.items():
         if target.startswith(f"{SealedPlace.INSIDE}/"):
@@ -107,7 +107,7 @@ def run_beside(
 def _running(
     command: Sequence[str], environment: Mapping[str, str], cwd: Path | str, stdin: int, output: int
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A session of its own, which ends with the block."""
+    """Run a command in a new session, which ends with the block."""
     process = subprocess.Popen(
         command,
         env=environment,
@@ -138,7 +138,7 @@ def _environment(place: SealedPlace) -> dict[str, str]:
 
 
 def _furnish(root: Path, place: SealedPlace) -> Iterator[str]:
-    """Make the points that things are mounted on, and say what goes where."""
+    """Create the mount points, and yield the lines that say what is mounted where."""
     for name in ("proc", "outside", "tmp", "dev"):
         (root / name).mkdir(parents=True)
     for name in ("tmp", "home"):
@@ -149,7 +149,7 @@ def _furnish(root: Path, place: SealedPlace) -> Iterator[str]:
             (root / system.name).symlink_to(system.readlink())
         elif system.is_dir():
             shown.append(("ro", system, str(system)))
-    # Each is shown as what a link leads to: /etc is full of them.
+    # Links are resolved: /etc is full of them.
     shown += [("ro", Path("/etc", name).resolve(), f"/etc/{name}") for name in _CONFIGURATION]
     shown += [("rw", Path("/dev", name), f"/dev/{name}") for name in _DEVICES]
     interpreter = Path(sys.base_prefix).resolve()
@@ -170,7 +170,7 @@ def _furnish(root: Path, place: SealedPlace) -> Iterator[str]:
 
 
 def _point(root: Path, place: SealedPlace, target: str) -> Path:
-    """Where to make the point for a target: what is mounted before has its own directories."""
+    """The path at which to create a target's mount point: earlier mounts have their own directories."""
     for mounted, directory in ((SealedPlace.INSIDE, place.directory), ("/tmp", place.directory / "tmp")):
         if target.startswith(f"{mounted}/"):
             return directory / target.removeprefix(f"{mounted}/")

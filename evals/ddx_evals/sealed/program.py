@@ -1,4 +1,4 @@
-"""`ddx` for a sealed place: packages, playbooks and skill, without the lab and the evals, whose files tell causes."""
+"""`ddx` for a sealed place: packages, playbooks and skill, without lab and evals, whose files reveal causes."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ main()
 
 
 def program(directory: Path) -> dict[str, Path]:
-    """What a place has to show for `ddx` to work there, `/opt/ddx/bin` being on PATH; it is put into `directory`.
+    """Copy `ddx` to `directory` and return the files that a place must show, with `/opt/ddx/bin` on PATH.
 
-    A copy of what is installed: an editable install is the checkout itself, with all that lies in it. Its casebook
-    tells no thread: what is scored may be one of them.
+    It copies the installation, since an editable install is the whole checkout. Its casebook has no threads, because a
+    scored incident may be one of them.
     """
     packages = directory / "packages"
     for name, data in (("ddx_tools", "_data"), ("ddx_server", "")):
@@ -55,12 +55,12 @@ def program(directory: Path) -> dict[str, Path]:
 
 
 PATH = f"{INSIDE}/program/bin"
-"""Where `ddx` is inside."""
+"""The directory of `ddx` inside the place."""
 
 
 @cache
 def own_packages() -> tuple[Path, ...]:
-    """Directories of ours that hold more than an agent may see, wherever they are installed."""
+    """Our directories with more than an agent may see, wherever they are installed."""
     metadata = Path(str(distribution("debug-distributed").locate_file("")))
     installed = [Path(path).resolve() for path in metadata.glob("debug_distributed-*.dist-info")]
     return (*(_package(name) for name in _OWN if find_spec(name)), *installed)

@@ -1,6 +1,6 @@
-"""A simulator of distributed training jobs that writes flight records, with the truth about them.
+"""A simulator of distributed training jobs that writes flight records and the truth about them.
 
-It shares nothing with the analysis that it is meant to test: what is true follows from how a job was made.
+It shares no code with the analysis that it tests: the truth follows from how a job was constructed.
 """
 
 from __future__ import annotations

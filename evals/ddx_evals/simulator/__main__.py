@@ -12,11 +12,15 @@ from ddx_evals.simulator import KINDS, simulate, write, write_benchmark
 def main() -> int:
     """Parse the command line and write what it asks for."""
     parser = argparse.ArgumentParser(prog="python -m ddx_evals.simulator", description=__doc__)
-    parser.add_argument("directory", type=Path, help="for the dumps; truth goes beside it, to DIRECTORY.truth.json")
+    parser.add_argument(
+        "directory", type=Path, help="directory for the dumps; the truth is written to DIRECTORY.truth.json"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=KINDS, help="the fault; by default the seed chooses")
     parser.add_argument("--world-size", type=int, metavar="RANKS")
-    parser.add_argument("--bench", nargs=2, type=int, metavar=("RANKS", "ENTRIES"), help="large dumps, no simulation")
+    parser.add_argument(
+        "--bench", nargs=2, type=int, metavar=("RANKS", "ENTRIES"), help="write large dumps without simulation"
+    )
     arguments = parser.parse_args()
     if arguments.bench:
         ranks, entries = arguments.bench

@@ -1,11 +1,12 @@
-"""Large dumps of realistic shape for benchmarks, fast to write: no event simulation, but consistent.
+"""Large dumps of realistic shape for benchmarks: consistent, but written fast, without event simulation.
 
-An NCCL job on a dp x tp x pp mesh with 20 frames an entry (60 call paths over some 300 frames). FSDP gathers each layer
-for the forward and the backward pass and scatters its gradients; tensor parallelism, with sequence parallelism, gathers
-and scatters twice in each direction. Each step ends in a tensor-parallel reduce_scatter, a data-parallel all_reduce and
-one of the world. Pipeline stages exchange activations as torch.distributed.pipelining does, by `batch_isend_irecv`, so
-that a transfer and its closing entry `coalesced` share a number. One rank stalls before the last three; the CPUs of the
-others run ahead into them, so that three kinds of groups wait, one because of the other.
+An NCCL job on a dp x tp x pp mesh with 20 frames per entry (60 call paths over about 300 frames). FSDP gathers each
+layer for the forward and the backward pass and scatters its gradients; tensor parallelism, with sequence parallelism,
+gathers and scatters twice in each direction. Each step ends in a tensor-parallel reduce_scatter, a data-parallel
+all_reduce and one of the world. Pipeline stages exchange activations as torch.distributed.pipelining does, by
+`batch_isend_irecv`, so that a transfer and its closing entry `coalesced` share a sequence number. One rank stalls
+before the last three; the other ranks' CPUs run ahead into them, so that three kinds of groups wait, each because of
+the previous one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _HUNG_NS = 600_000_000_000
 
 @dataclass(frozen=True)
 class MeshSizes:
-    """Sizes of the mesh; the world is their product. A tensor-parallel group is `tp` consecutive ranks."""
+    """The sizes of the mesh; their product is the world size. A tensor-parallel group is `tp` consecutive ranks."""
 
     dp: int
     tp: int
@@ -89,14 +90,14 @@ class _Operation:
     sizes: tuple[Sizes, Sizes]
     is_p2p: bool = False
     closes: bool = False
-    """The closing entry of a batch: it counts with the transfers before it."""
+    """The closing entry of a batch: it is numbered with the transfers before it."""
 
 
 def write_benchmark(directory: Path, ranks: int, entries: int, processes: int = 2, stages: int = 4) -> int:
-    """Write the dumps `nccl_trace_rank_<rank>` of `ranks` ranks, `entries` each; returns the rank that stalls.
+    """Write the dumps `nccl_trace_rank_<rank>` of `ranks` ranks with `entries` entries each; return the stalled rank.
 
-    Pipelines have at most `stages` stages; with 1 the mesh is dp x tp, and there are no transfers. The same arguments
-    give the same bytes.
+    Pipelines have at most `stages` stages; with 1, the mesh is dp x tp without transfers. The same arguments give the
+    same bytes.
     """
     directory.mkdir(parents=True, exist_ok=True)
     write = partial(_write, directory, MeshSizes.of(ranks, stages), entries)
@@ -134,7 +135,7 @@ def _stacks() -> list[list[PickledFrame]]:
 
 @cache
 def _step(stage: int, stages: int, dp: int) -> list[_Operation]:
-    """One step of a rank of a pipeline stage: receives, layers, sends, gradients, loss."""
+    """One step of a rank in a pipeline stage: receives, layers, sends, gradients, loss."""
     whole: Sizes = [[4096, 5120]]
     part: Sizes = [[512, 5120]]
     grads: Sizes = [[52_428_800]]
@@ -198,7 +199,7 @@ def _dump(shape: MeshSizes, entries: int, rank: int) -> dict[str, object]:
                 completed[group] = counters[group]
         if index < total - entries:
             continue
-        # Steps begin at one time on every rank, whatever a pipeline stage leaves out in between.
+        # Steps begin at the same time on every rank, whatever a pipeline stage leaves out in between.
         at = clock[index // len(step) * (_OPERATIONS_A_STEP + 4) + index % len(step)] + offset + jitter.getrandbits(20)
         seen = index < done and not operation.is_p2p
         noticed = at + _POLL_NS if seen else None
@@ -233,7 +234,7 @@ def _entry(
     *,
     retired: bool,
 ) -> dict[str, object]:
-    """One entry of the ring. `numbers`: of collectives, of transfers; `times_ns`: created, noticed as completed."""
+    """One entry of the ring. `numbers` count collectives and transfers; `times_ns`: created, noticed as completed."""
     collective, p2p = numbers
     created_ns, noticed_ns = times_ns
     dtypes: list[object] = [] if operation.closes else ["BFloat16"]
@@ -263,7 +264,7 @@ def _entry(
 
 
 def _finished_of_last_three(shape: MeshSizes, rank: int, stalled: int) -> int:
-    """How many of the last three collectives (tp, dp, world) complete on a rank while `stalled` stays away."""
+    """The number of the last three collectives (tp, dp, world) that a rank completes while `stalled` stays away."""
     stage, replica, _ = shape.coordinates(rank)
     its_stage, its_replica, _ = shape.coordinates(stalled)
     if stage != its_stage:

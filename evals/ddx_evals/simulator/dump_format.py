@@ -1,7 +1,7 @@
-"""From what a recorder shows to the files of a dump, in the versions of the format.
+"""Writes a recorder's view as the files of a dump, in all versions of the format.
 
-Sources: FlightRecorder.hpp of torch 2.5 to 2.13 (the keys and their order). What a version adds: 2.9 thread names, 2.10
-`comm_lib_version` instead of `nccl_version`. 2.11 is not released: that the splits of an all_to_all are called
+Sources: FlightRecorder.hpp of torch 2.5 to 2.13 (the keys and their order). Added per version: 2.9 thread names, 2.10
+`comm_lib_version` instead of `nccl_version`. 2.11 is not released: that the splits of an all_to_all are named
 `input_split_sizes` and `output_split_sizes` is an assumption.
 """
 
@@ -25,7 +25,7 @@ def host(rank: int) -> str:
 
 
 class Writer:
-    """Writes the dumps of one job; `skew_ns[rank]` is what its host's clock is ahead."""
+    """Writes the dumps of one job; `skew_ns[rank]` is how far its host's clock is ahead."""
 
     def __init__(self, mesh: SimulatedMesh, style: Format, skew_ns: list[int]):
         self._mesh = mesh
@@ -33,7 +33,7 @@ class Writer:
         self._skew_ns = skew_ns
 
     def files(self, rank: int, view: RecorderView) -> dict[str, bytes]:
-        """The dump of a rank and what belongs to it, by file name."""
+        """The dump of a rank and its side-cars, by file name."""
         style = self._style
         name = style.file_name.format(rank=rank, host=host(rank))
         encode = torch_json.encode if style.as_json else torch_pickle.encode
@@ -83,7 +83,7 @@ class Writer:
         }
 
     def _pg_config(self, rank: int) -> dict[str, dict[str, str]]:
-        """Keyed by name, in the order of (name, description). Gloo knows one nameless group: the last one made."""
+        """Keyed by name, in the order of (name, description). Gloo knows one nameless group: the last one created."""
         groups = self._groups(rank)
         if self._style.gloo:
             ranks = list(groups[0].ranks) if len(self._mesh.groups) == 1 else []
@@ -112,7 +112,7 @@ class _Rows:
         self._names: dict[int, tuple[str, str]] = {}
 
     def row(self, shown: DumpedEntry) -> dict[str, object]:
-        """One entry."""
+        """One entry as a dict."""
         issued, style = shown.issued, self._style
         operation = issued.operation
         group = operation.group

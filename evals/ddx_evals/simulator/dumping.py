@@ -1,4 +1,4 @@
-"""Takes the dumps of a job that ran, loses some, and judges what the rest shows."""
+"""Takes the dumps of a completed run, loses some, and judges what the rest shows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _RINGS = (64, 128, 256, 500, 1000, 2000)
 
 @dataclass(frozen=True)
 class Dumps:
-    """Files by name, when each was written by its host's clock, what they are like, and what is true."""
+    """The dump files by name, with their write times, a description, and the truth."""
 
     files: dict[str, bytes]
     taken_ns: dict[str, int]
     description: dict[str, object]
     truth: SimulatedTruth
     skews_ns: list[int]
-    """What the clock of each rank's host is ahead."""
+    """How far the clock of each rank's host is ahead."""
 
 
 def dump(
@@ -41,9 +41,10 @@ def dump(
     by_timeout: bool = False,
     active: bool = False,
 ) -> Dumps:
-    """The dumps of a job; `ring` and `lost` replace what would have been chosen, and change nothing else.
+    """Take the dumps of a job; `ring` and `lost` replace the seed's choices and change nothing else.
 
-    With `by_timeout`, those of a hang are always taken by the watchdog. With `active`, NCCL's hold active work only.
+    With `by_timeout`, dumps of a hang are always taken by the watchdog. With `active`, NCCL dumps have only active
+    work.
     """
     draft, injection = ran.draft, ran.injection
     taken = _moments(ran, choice, by_timeout=by_timeout)
@@ -80,7 +81,7 @@ def _moments(ran: Ran, choice: random.Random, *, by_timeout: bool) -> Moments:
 
 
 def _missing(world_size: int, injection: Injection | None, lost: float | None, choice: random.Random) -> set[int]:
-    """Ranks without a dump: the dead, and those whose file was lost."""
+    """The ranks without a dump: dead ranks, and those whose file was lost."""
     dead = set(injection.dead) if injection is not None else set()
     order = list(range(world_size))
     choice.shuffle(order)
@@ -96,7 +97,7 @@ def _missing(world_size: int, injection: Injection | None, lost: float | None, c
 
 
 def _number(ran: Ran, ring: int, cycles: int) -> None:
-    """Number everybody's records; after a past of so many cycles if every ring has wrapped within the simulation."""
+    """Number the records of all ranks, after `cycles` past cycles if every ring has wrapped within the simulation."""
     wrapped = min(len(run.issued) for run in ran.runs) > ring
     for run, cycle in zip(ran.runs, ran.draft.cycles, strict=True):
         before = Counters()
@@ -107,7 +108,7 @@ def _number(ran: Ran, ring: int, cycles: int) -> None:
 
 
 def _frozen_ns(run: RankRun, injection: Injection | None) -> int | None:
-    """When a rank's watchdog stopped to see: just before the first of the completions that it missed."""
+    """When a rank's watchdog stopped noticing: just before the first completion that it missed."""
     missed = injection.frozen.get(run.rank) if injection is not None else None
     if missed is None:
         return None

@@ -1,11 +1,11 @@
-"""Runs the programs of all ranks against each other and says when what was issued, started and completed.
+"""Runs the programs of all ranks together and determines when each operation was issued, started and completed.
 
-Times follow from each other only by "after the latest of": nothing depends on which of two things came first. So the
-simulation needs no clock that ticks: whatever has all its predecessors is computed, until nothing more can be. What is
-left then is what hangs, and a dump at any moment is a cut through the times.
+Times depend on each other only by "after the latest of", never on which of two events came first. So the simulation
+needs no ticking clock: everything whose predecessors are known is computed, until nothing more can be. What is left
+hangs, and a dump at any moment is a cut through the times.
 
-An operation of a communicator runs on a stream of its own, in order, and after what the main stream held when it was
-issued. It ends when all sides are in it. In a blocking job (Gloo) the CPU waits for each operation; otherwise it runs
+A communicator's operations run in order on its own stream, each after the main stream's work at the time of issue. An
+operation ends when all sides are in it. In a blocking job (Gloo), the CPU waits for each operation; otherwise it runs
 ahead until it synchronizes.
 """
 
@@ -34,7 +34,7 @@ Stream: TypeAlias = tuple[int, ...]
 
 
 class Issued:
-    """An operation that one rank issued. Times in ns of one true clock; None: not by the end of the simulation."""
+    """An operation that one rank issued. Times are in ns of one true clock; None: not by the end of the simulation."""
 
     __slots__ = (
         "awaited",
@@ -70,20 +70,20 @@ class Issued:
 _ISSUE, _WAIT, _COMPUTE, _STUCK, _SYNCHRONIZE = range(5)
 
 _Queued: TypeAlias = tuple[int, Issued | None, int, int]
-"""What the main stream has to do: (what, with which operation, not before ns, for ns)."""
+"""Work of the main stream: (kind, operation, earliest start in ns, duration in ns)."""
 
 
 class RankRun:
-    """How one rank ran."""
+    """The run of one rank."""
 
     def __init__(self, rank: int, program: Program, start_ns: int, jitter: random.Random) -> None:
         self.rank = rank
         self.issued: list[Issued] = []
-        """In the order in which the CPU issued them."""
+        """Operations in the order in which the CPU issued them."""
         self.cpu_ns = start_ns
-        """When the CPU came to where it ended: its stall, its wait or the end of the program."""
+        """When the CPU reached its final position: its stall, its wait or the end of the program."""
         self.position = 0
-        """Index of the instruction at which the CPU ended."""
+        """The index of the instruction at which the CPU ended."""
         self.program = program
         self.main_ns = start_ns
         self.main: deque[_Queued] = deque()
@@ -99,12 +99,12 @@ class RankRun:
 
     @property
     def waits(self) -> bool:
-        """Whether something that it issued never ended."""
+        """Whether an operation that it issued never ended."""
         return any(issued.ended is None for issued in self.issued)
 
 
 class Engine:
-    """One simulation: `programs[rank]` for every rank, all starting about `start_ns`."""
+    """One simulation: `programs[rank]` for every rank, all starting at about `start_ns`."""
 
     def __init__(self, programs: Sequence[Program], *, start_ns: int, blocking: bool, seed: int) -> None:
         self._blocking = blocking
@@ -114,14 +114,14 @@ class Engine:
         self._collectives: dict[tuple[int, int], int] = defaultdict(int)
         self._unmatched: dict[tuple[Stream, int, int, bool], deque[tuple[Issued, int, int]]] = defaultdict(deque)
         self.never_ends: set[tuple[int, int]] = set()
-        """(group index, n-th collective) that hang although all members are in it."""
+        """(group index, n-th collective) of collectives that hang although all members are in them."""
         self.ranks = []
         for rank, program in enumerate(programs):
             jitter = random.Random(seed * 100_003 + rank)
             self.ranks.append(RankRun(rank, program, start_ns + jitter.randrange(30_000_000), jitter))
 
     def run(self) -> list[RankRun]:
-        """Everything that can happen."""
+        """Simulate everything that can happen; return the runs of all ranks."""
         for rank in self.ranks:
             self._cpu(rank)
             self._main(rank)
@@ -133,7 +133,7 @@ class Engine:
         return self.ranks
 
     def _cpu(self, run: RankRun) -> None:
-        """Issue instructions until the CPU has to wait for the main stream, is stuck or done."""
+        """Issue instructions until the CPU must wait for the main stream, is stuck or done."""
         program, queue = run.program, run.main
         while run.position < len(program):
             instruction = program[run.position]
@@ -181,7 +181,7 @@ class Engine:
             run.main.append((_WAIT, issued, 0, 0))
 
     def _main(self, run: RankRun) -> None:
-        """Work off the main stream's queue; let the CPU go on where it waited for that."""
+        """Process the main stream's queue; let the CPU continue if it waited for that."""
         queue = run.main
         while queue:
             what, issued, not_before_ns, took_ns = queue[0]
@@ -226,7 +226,7 @@ class Engine:
                 self._pair(issued, transfer, at)
 
     def _join(self, issued: Issued, operation: Collective) -> None:
-        """Collectives of a group pair up by the order in which each member issued them."""
+        """Match a group's collectives by the order in which each member issued them."""
         group = operation.group
         counter = (issued.rank.rank, group.index)
         self._collectives[counter] += 1
@@ -243,7 +243,7 @@ class Engine:
             self._end(member, end)
 
     def _pair(self, issued: Issued, transfer: SimulatedTransfer, at: int) -> None:
-        """The n-th send from one rank to another meets the n-th receive, per communicator."""
+        """Match the n-th send from one rank to another with the n-th receive, per communicator."""
         mine, peer = transfer.group.local[issued.rank.rank], transfer.peer
         source, target = (mine, peer) if transfer.sends else (peer, mine)
         others = self._unmatched[issued.stream, source, target, not transfer.sends]

@@ -1,11 +1,11 @@
-"""Whether the records of a hang single out its culprits by plain rules, or only by more than that.
+"""Decides whether plain rules single out the culprits in the records of a hang.
 
-This decides nothing about the truth, which is known. It says when "undecided" is fair. The rules:
+It does not affect the truth, which is known; it says when "undecided" is fair. The rules:
 
-- everybody waits, directly or through others, for ranks that wait for nobody: those are the culprits;
-- in the first operation that does not end, a strict minority disagrees with the others: it is;
-- the culprits wait too, in a circle: they are plain if they alone stay away where several others are, and if those for
-  whom they wait are more than they are.
+- all ranks wait, directly or through others, for ranks that wait for none: those are the culprits;
+- in the first operation that does not end, a strict minority disagrees with the others: it is the culprit;
+- the culprits also wait, in a circle: they are plain if only they stay away where several others are, and if they wait
+  for more ranks than they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddx_evals.simulator.engine import Issued, RankRun
 from ddx_evals.simulator.training.instructions import Collective, Operation, SimulatedTransfer
 
 _DIFFER_BY_RANK = ("all_to_all", "gather", "scatter")
-"""Operations whose sizes differ between ranks that agree."""
+"""Operations whose sizes differ even between ranks that agree."""
 
 
 def singled_out(culprits: Sequence[int], runs: Sequence[RankRun], *, starts_seen: bool) -> bool:
@@ -34,7 +34,7 @@ def singled_out(culprits: Sequence[int], runs: Sequence[RankRun], *, starts_seen
         for rank in there:
             waits_for[rank] |= absent
     if not starts_seen:
-        # Who has enqueued all that its peers have may wait for what they enqueued before.
+        # A rank that has enqueued as much as its peers may wait for what they enqueued before.
         waits_for = defaultdict(set, {rank: awaited for rank, awaited in waits_for.items() if awaited})
     if not waits_for or not _lead_to(guilty, waits_for):
         return False
@@ -43,7 +43,7 @@ def singled_out(culprits: Sequence[int], runs: Sequence[RankRun], *, starts_seen
 
 
 def _places(runs: Sequence[RankRun], *, starts_seen: bool) -> dict[tuple[object, ...], dict[int, Issued]]:
-    """Where ranks wait: each rank's first operation of a group that does not end, with the others in the same one."""
+    """The places where ranks wait: each rank's first unfinished operation per group, with the others in it."""
     places: dict[tuple[object, ...], dict[int, Issued]] = defaultdict(dict)
     for run in runs:
         seen: set[int] = set()
@@ -62,7 +62,7 @@ def _places(runs: Sequence[RankRun], *, starts_seen: bool) -> dict[tuple[object,
 
 
 def _absent(there: dict[int, Issued], runs: Sequence[RankRun], *, starts_seen: bool) -> set[int]:
-    """Who is not where these ranks wait."""
+    """The ranks that are absent where these ranks wait."""
     issued = next(iter(there.values()))
     group = issued.operation.group
     if not isinstance(issued.operation, Collective):
@@ -73,7 +73,7 @@ def _absent(there: dict[int, Issued], runs: Sequence[RankRun], *, starts_seen: b
 
 
 def _has_enqueued(run: RankRun, like: Issued) -> bool:
-    """Whether a rank has enqueued the operation of this group and number, behind what it waits for."""
+    """Whether a rank has enqueued the operation with this group and number, after the one that it waits for."""
     last = run.last_of_group.get(like.operation.group.index)
     return last is not None and last.collective_seq >= like.collective_seq
 
@@ -85,7 +85,7 @@ def _transfers(operation: Operation) -> Iterable[SimulatedTransfer]:
 
 
 def _minority(there: dict[int, Issued]) -> set[int]:
-    """Who disagrees with most of those who are in an operation, as far as the records show what they pass."""
+    """The ranks that disagree with most of those in an operation, as far as the records show."""
     shown = {rank: _shown(issued.operation) for rank, issued in there.items()}
     (most, count), *others = Counter(shown.values()).most_common(2)
     if not others or count == others[0][1]:
@@ -102,7 +102,7 @@ def _shown(operation: Operation) -> str:
 
 
 def _lead_to(guilty: set[int], waits_for: dict[int, set[int]]) -> bool:
-    """Whether every rank that waits does so, through whatever chain, for the guilty."""
+    """Whether every waiting rank waits, directly or indirectly, for the guilty ranks."""
     reached = set(guilty)
     grew = True
     while grew:

@@ -1,4 +1,4 @@
-"""One simulated job: from a seed to dumps and truth."""
+"""One simulated job, from a seed to dumps and truth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORLD_SIZES = (8, 8, 12, 16, 16, 24, 32, 32, 48, 64, 96, 128, 256, 512)
 
 @dataclass(frozen=True)
 class Request:
-    """Which job: the same request is the same job, whatever is kept of its dumps."""
+    """A request for a job: the same request gives the same job, whatever is kept of its dumps."""
 
     seed: int
     kind: str
@@ -36,12 +36,12 @@ class SimulatedJob:
 
     request: Request
     files: dict[str, bytes]
-    """File name to content: dumps, and the headers of an agent."""
+    """File contents by name: dumps, and an agent's headers."""
     taken_ns: dict[str, int]
-    """File name to when it was written, by its host's clock."""
+    """The write time of each file, by its host's clock."""
     truth: SimulatedTruth
     description: dict[str, object]
-    """What the job and its dumps were like: mesh, backend, moments, ring, what was lost."""
+    """The properties of the job and its dumps: mesh, backend, moments, ring, lost dumps."""
 
 
 def simulate(
@@ -54,10 +54,10 @@ def simulate(
     lost: float | None = None,
     active: bool = False,
 ) -> SimulatedJob:
-    """Simulate the job of a seed; what is given replaces what the seed would have chosen.
+    """Simulate the job of a seed; given arguments replace the seed's choices.
 
-    `lost` is the fraction of dumps that are missing besides those of dead ranks, `ring` the entries a recorder keeps,
-    with `active` it leaves out what is finished (NCCL only): none changes what happens in the job.
+    `lost` is the fraction of missing dumps besides those of dead ranks, `ring` the number of entries that a recorder
+    keeps; with `active`, it omits finished entries (NCCL only). None of them changes what happens in the job.
 
     Raises:
         ValueError: no such kind, or a job of this size and backend has no place for such a fault.
@@ -79,7 +79,7 @@ def size_of(seed: int) -> int:
 
 
 def _drawn(seed: int) -> Request:
-    """What a seed chooses. All is drawn, so that giving one part does not change the others."""
+    """The choices of a seed. All are drawn, so that giving one part does not change the others."""
     choice = random.Random(f"{seed}/job")
     return Request(
         seed,
@@ -90,7 +90,7 @@ def _drawn(seed: int) -> Request:
 
 
 def degrade(job: SimulatedJob, *, lost: float | None = None, ring: int | None = None) -> SimulatedJob:
-    """The same job with fewer dumps or shorter rings; more of `lost` takes away more of the same dumps."""
+    """The same job with fewer dumps or shorter rings; a larger `lost` removes more of the same dumps."""
     return _simulated(job.request, ring, lost)
 
 
@@ -102,10 +102,10 @@ def _simulated(request: Request, ring: int | None, lost: float | None, *, active
 
 
 def write(job: SimulatedJob, directory: Path) -> None:
-    """Write the dumps into `directory`, and truth and description beside it as `<directory>.truth.json`.
+    """Write the dumps to `directory`, and truth and description to `<directory>.truth.json`.
 
-    A file's modification time is when the dump was taken: records themselves do not say so. Of about half of the jobs
-    the files are copies, made an hour later.
+    A file's modification time is the time of the dump, which the records themselves do not contain. In about half of
+    the jobs, the files are copies made an hour later.
     """
     directory.mkdir(parents=True, exist_ok=True)
     choice = random.Random(f"{job.request.seed}/{job.request.kind}/copied")

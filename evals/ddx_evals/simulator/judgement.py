@@ -1,4 +1,4 @@
-"""From what was done to a job to what its dumps can tell: the truth, and which answers are fair."""
+"""Derives the truth, and which answers are fair, from a job's fault and its dumps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddx_evals.simulator.truth import DIAGNOSED, HEALTHY, UNDECIDED, SimulatedTr
 
 @dataclass(frozen=True)
 class Seen:
-    """A job and all that its dumps show."""
+    """A job and everything that its dumps show."""
 
     draft: Draft
     runs: Sequence[RankRun]
@@ -44,7 +44,9 @@ def judge(kind: str, injection: Injection | None, seen: Seen) -> SimulatedTruth:
         note=injection.note,
     )
     if not injection.decided:
-        truth = replace(truth.beyond(UNDECIDED, because="The records cannot tell who is at fault."), alternatives=((),))
+        truth = replace(
+            truth.beyond(UNDECIDED, because="The records cannot show which rank is at fault."), alternatives=((),)
+        )
     if injection.fair_undecided:
         truth = truth.accepting(UNDECIDED, because=injection.fair_undecided)
     lost = seen.missing - injection.dead
@@ -60,19 +62,19 @@ def judge(kind: str, injection: Injection | None, seen: Seen) -> SimulatedTruth:
 
 
 def _of_the_hang(truth: SimulatedTruth, injection: Injection, seen: Seen) -> SimulatedTruth:
-    """What stands in the way of telling who holds up a job."""
+    """Adjust the truth for what keeps the dumps from showing the culprits of a hang."""
     if not seen.moments.settled:
         truth = truth.beyond(UNDECIDED, because="Some dumps were taken before the job made no progress.")
     if not (seen.draft.style.header or seen.draft.timing or seen.moments.occasion is Occasion.TIMEOUT):
-        truth = truth.accepting(UNDECIDED, because="No dump tells when it was taken, so that ranks may just be late.")
+        truth = truth.accepting(UNDECIDED, because="No dump shows when it was taken, so ranks may just be late.")
     starts_seen = seen.draft.gloo or seen.draft.timing
     by_absence = injection.decided and not injection.by_pairing
     if by_absence and not singled_out(injection.culprits, seen.runs, starts_seen=starts_seen):
-        truth = truth.accepting(UNDECIDED, because="Who is absent where does not single out the culprit.")
+        truth = truth.accepting(UNDECIDED, because="The absences do not single out the culprit.")
     if seen.draft.gloo and any(_waits_in_transfer(run) for run in seen.runs):
         truth = truth.beyond(UNDECIDED, because="Gloo does not record the sends and receives in which ranks wait.")
     if injection.by_records and not _pending_is_shown(injection.group, seen):
-        truth = truth.beyond(UNDECIDED, because="The rings do not hold any more what is pending.")
+        truth = truth.beyond(UNDECIDED, because="The rings no longer hold the pending entries.")
     return truth
 
 
@@ -93,36 +95,36 @@ def _pending_is_shown(group_name: str, seen: Seen) -> bool:
 def _healthy(kind: str, seen: Seen) -> SimulatedTruth:
     truth = SimulatedTruth(kind, (), (), (), (HEALTHY,), True, note="Nothing is wrong.")
     if not (seen.draft.style.header or seen.draft.timing):
-        truth = truth.accepting(UNDECIDED, because="No dump tells when it was taken.")
+        truth = truth.accepting(UNDECIDED, because="No dump shows when it was taken.")
     if seen.moments.occasion is Occasion.SPREAD:
         truth = truth.accepting(UNDECIDED, because="The dumps were taken at different moments.")
     if seen.missing:
-        truth = truth.accepting(UNDECIDED, because=f"There is no dump of ranks {sorted(seen.missing)}.")
+        truth = truth.accepting(UNDECIDED, because=f"There is no dump from ranks {sorted(seen.missing)}.")
     if seen.recorder.only_active:
         truth = truth.accepting(UNDECIDED, because="The dumps hold active work only.")
     return truth
 
 
 def _while_it_is_shown(truth: SimulatedTruth, shown: FaultSigns, seen: Seen) -> SimulatedTruth:
-    """A fault without a hang is in the history, as far as the dumps hold it."""
+    """Adjust the truth of a fault without a hang to how much of its history the dumps hold."""
     group = seen.draft.mesh.groups[shown.group]
     members = [rank for rank in group.ranks if rank in seen.views]
     if not set(truth.culprits) <= seen.views.keys():
         truth = truth.beyond(HEALTHY, UNDECIDED, because="The culprit's dump is lost.")
     elif len(members) < min(3, group.size):
-        truth = truth.beyond(UNDECIDED, because="Of too few members there is a dump.")
+        truth = truth.beyond(UNDECIDED, because="Too few members have a dump.")
     if shown.by_frames and (seen.draft.style.as_json or not seen.draft.style.frames):
-        return truth.beyond(HEALTHY, UNDECIDED, because="The dumps hold no frames, by which alone it shows.")
+        return truth.beyond(HEALTHY, UNDECIDED, because="Only frames would show it, and the dumps have none.")
     common = set(shown.numbers).intersection(
         *(_held(seen.runs[rank], seen.views[rank], shown.group) for rank in members)
     )
     if len(common) < shown.enough:
-        return truth.beyond(HEALTHY, UNDECIDED, because="The rings do not hold enough of it any more.")
+        return truth.beyond(HEALTHY, UNDECIDED, because="The rings no longer hold enough of it.")
     return truth
 
 
 def _held(run: RankRun, view: RecorderView, group: int) -> set[int]:
-    """Which of a group's collectives are in a dump, counted from the first of the simulation."""
+    """The numbers of a group's collectives in a dump, counted from the first of the simulation."""
     issued = (i for i in run.issued if isinstance(i.operation, Collective) and i.operation.group.index == group)
     numbers = {id(each): number for number, each in enumerate(issued, 1)}
     return {numbers[id(shown.issued)] for shown in view.entries() if id(shown.issued) in numbers}

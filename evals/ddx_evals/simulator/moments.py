@@ -1,4 +1,4 @@
-"""When each rank's dump is taken, and how far its host's clock is off."""
+"""Chooses when each rank's dump is taken, and how far its host's clock is off."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class Occasion(Enum):
     TIMEOUT = "timeout"
     """A watchdog's timeout; the other ranks follow its signal within seconds."""
     AT_ONCE = "at once"
-    """Somebody asked all ranks at one moment."""
+    """All ranks were asked at one moment."""
     SPREAD = "spread"
-    """Somebody went from rank to rank: seconds to minutes between the dumps."""
+    """The ranks were asked one by one: seconds to minutes between the dumps."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """`at_ns[rank]`, in true time."""
+    """The moments of the dumps, `at_ns[rank]` in true time."""
 
     occasion: Occasion
     at_ns: list[int]
     settled: bool
-    """Whether every dump was taken after the last thing that happened."""
+    """Whether every dump was taken after the last event."""
 
 
 def of_hang(
     runs: Sequence[RankRun], timeout_ns: int, *, by_timeout: bool, asked: bool, choice: random.Random
 ) -> Moments:
-    """Dumps of a job that makes no progress: by a watchdog, or `asked` for."""
+    """The moments of dumps of a hung job: taken by a watchdog, or `asked` for."""
     still_ns = settled_ns(runs)
     created_ns, first = min(
         (issued.created, run.rank)
@@ -65,7 +65,7 @@ def of_hang(
 
 
 def of_running(runs: Sequence[RankRun], choice: random.Random, *, late: bool = False) -> Moments:
-    """Dumps of a job that goes on: somewhere within what was simulated, or `late` in it."""
+    """The moments of dumps of a running job: anywhere within the simulation, or `late` in it."""
     begin = max(run.issued[0].created for run in runs)
     end = min(run.issued[-1].created for run in runs)
     length = end - begin
@@ -78,13 +78,13 @@ def of_running(runs: Sequence[RankRun], choice: random.Random, *, late: bool = F
 
 
 def _patience_ns(runs: Sequence[RankRun]) -> int:
-    """How long a job has to make no progress until it is more than its usual waiting."""
+    """How long a job must make no progress until it exceeds its usual waiting."""
     usual = max(i.ended - i.created for run in runs for i in run.issued if i.ended is not None)
     return max(5 * _S, 4 * usual)
 
 
 def settled_ns(runs: Sequence[RankRun]) -> int:
-    """When the last thing happened that happens at all."""
+    """The time of the last event."""
     return max(
         max(
             run.cpu_ns, run.main_ns, *(issued.ended or issued.started or issued.created for issued in run.issued[-200:])
@@ -95,7 +95,7 @@ def settled_ns(runs: Sequence[RankRun]) -> int:
 
 
 def skews_ns(world_size: int, choice: random.Random) -> list[int]:
-    """What each rank's clock is ahead; the ranks of a host share a clock."""
+    """How far each rank's clock is ahead; the ranks of a host share a clock."""
     hosts = -(-world_size // RANKS_A_HOST)
     kind = choice.random()
     if kind < 0.3:

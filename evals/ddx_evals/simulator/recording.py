@@ -1,9 +1,9 @@
-"""The flight recorder of one rank: numbers what it issued, and what a dump at some moment shows of it.
+"""Simulates the flight recorder of one rank: numbers its operations, and shows them as a dump at some moment would.
 
-After FlightRecorder.hpp and ProcessGroupNCCL.cpp of torch 2.x: a watchdog looks at each group's work every 100 ms, and
-only then notes that something started or completed. A dump asks once more, for the entries but not for `pg_status`.
+After FlightRecorder.hpp and ProcessGroupNCCL.cpp of torch 2.x: a watchdog checks each group's work every 100 ms, and
+only then notes that something started or completed. A dump checks once more, for the entries but not for `pg_status`.
 Start events exist only with TORCH_NCCL_ENABLE_TIMING. The entries of transfers in a batch have no events at all and
-stay `scheduled`; the closing `coalesced` entry has them. Gloo notes only that work was retired; it numbers sends and
+stay `scheduled`; the closing `coalesced` entry has them. Gloo only notes that work was retired; it numbers sends and
 receives without recording them.
 """
 
@@ -22,19 +22,19 @@ _RETIRE_NS = 2_000_000
 
 @dataclass(frozen=True)
 class Recorder:
-    """What the environment of the job makes of its recorders."""
+    """The recorder settings from the job's environment."""
 
     gloo: bool
     timing: bool
-    """Whether starts are seen: NCCL with TORCH_NCCL_ENABLE_TIMING."""
+    """Whether starts are recorded: NCCL with TORCH_NCCL_ENABLE_TIMING."""
     ring: int
-    """Entries kept."""
+    """The number of entries kept."""
     only_active: bool = False
 
 
 @dataclass
 class Counters:
-    """Numbers that a rank gave away: of records, and per group (by index) of collectives, P2P groups, operations."""
+    """A rank's counters: records and, per group (by index), collectives, P2P groups, operations."""
 
     record: int = 0
     collective: Counter[int] = field(default_factory=Counter)
@@ -58,7 +58,7 @@ class Counters:
 
 
 def number(run: RankRun, before: Counters, *, gloo: bool) -> None:
-    """Give what a rank issued the numbers that follow `before`. A batch has those of its first entry."""
+    """Number a rank's operations from `before` on. A batch gets the numbers of its first entry."""
     counters = before
     for issued in run.issued:
         operation = issued.operation
@@ -76,7 +76,7 @@ class DumpedEntry:
 
     issued: Issued
     part: int | None
-    """Which transfer of a batch; None: the whole operation, which for a batch is its closing entry."""
+    """The index of a transfer in a batch; None: the whole operation, which for a batch is its closing entry."""
     record_id: int
     op_id: int
     started_noticed: int | None
@@ -85,7 +85,7 @@ class DumpedEntry:
 
 
 class RecorderView:
-    """A rank's recorder at one moment. `frozen_ns`: from then on no completion was noticed any more."""
+    """A rank's recorder at one moment. `frozen_ns`: from then on, no completion was noticed."""
 
     def __init__(self, run: RankRun, recorder: Recorder, at_ns: int, *, frozen_ns: int | None = None):
         self._recorder = recorder
@@ -108,7 +108,7 @@ class RecorderView:
         return kept
 
     def status(self) -> dict[int, tuple[int, int, int]]:
-        """Group index to the numbers of the last enqueued, started and completed work; -1: none."""
+        """For each group index, the numbers of the last enqueued, started and completed work; -1: none."""
         works: dict[int, list[Issued]] = {}
         for issued in self._issued:
             if not (self._recorder.gloo and isinstance(issued.operation, SimulatedTransfer)):
@@ -148,11 +148,11 @@ class RecorderView:
         return DumpedEntry(issued, None, record_id, op_id, started, completed, retired is not None)
 
     def _asked(self, happened: int | None) -> int | None:
-        """What the dump itself finds out when it asks for the state of an entry."""
+        """The time of an event as found by the dump itself, which checks the state of an entry."""
         return self.at_ns if happened is not None and happened <= self.at_ns and not self._frozen else None
 
     def _noticed(self, happened: int | None, group: int) -> int | None:
-        """When the watchdog saw it; None: not yet."""
+        """When the watchdog noticed an event; None: not yet."""
         if happened is None or happened > self._last_look:
             return None
         every = _RETIRE_NS if self._recorder.gloo else _WATCHDOG_NS
@@ -161,5 +161,5 @@ class RecorderView:
 
 
 def _work_seq(issued: Issued) -> int:
-    """The number by which `pg_status` knows a work: of its P2P group for transfers."""
+    """The number of a work in `pg_status`; for transfers, that of the P2P group."""
     return issued.collective_seq if isinstance(issued.operation, Collective) else issued.p2p_seq

@@ -1,4 +1,4 @@
-"""Which mesh and plan a job gets, so that its fault has a place."""
+"""Chooses the mesh and plan of a job so that its fault has a place."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ddx_evals.simulator.training.mesh import Naming, SimulatedMesh
 from ddx_evals.simulator.training.plan import Plan
 
 _HANDOVER = {"both_send_first": 2, "missing_send": 2, "missing_recv": 2, "wrong_peer": 4}
-"""Kinds that happen in a hand-over, and the members that it needs."""
+"""Kinds of fault in a hand-over, and the number of members that it needs."""
 
 NCCL_ONLY = frozenset({"frozen_completion", "gpu_stuck", "kernel_hang", "nobody_entered", "stage_schedule_differs"})
-"""Kinds that are about kernels or batched transfers, which Gloo does not have."""
+"""Kinds of fault about kernels or batched transfers, which Gloo does not have."""
 
 
 def chosen_mesh(choice: random.Random, kind: str, world_size: int) -> SimulatedMesh | None:
-    """Some mesh of this many ranks that suits a kind of fault; None if there is none."""
+    """A random mesh of this many ranks that suits a kind of fault; None if there is none."""
     shapes = [
         (pp, world_size // tp // pp, tp)
         for tp in (1, 2, 4, 8)
@@ -25,7 +25,7 @@ def chosen_mesh(choice: random.Random, kind: str, world_size: int) -> SimulatedM
     ]
     if not shapes:
         return None
-    # Data parallelism alone is as common as all other meshes together.
+    # Pure data parallelism is as common as all other meshes together.
     plain = [shape for shape in shapes if shape[0] == shape[2] == 1]
     pp, dp, tp = choice.choice(plain if plain and choice.random() < 0.25 else shapes)
     blocks = [ep for ep in (2, 4, 8) if dp % ep == 0]
@@ -45,7 +45,7 @@ def _suits(kind: str, pp: int, dp: int, tp: int) -> bool:
 
 
 def chosen_plan(choice: random.Random, kind: str, mesh: SimulatedMesh, *, gloo: bool) -> Plan:
-    """Some plan for this mesh that suits a kind of fault."""
+    """A random plan for this mesh that suits a kind of fault."""
     plan = Plan.chosen(choice, mesh, gloo=gloo)
     if kind in _HANDOVER:
         axes = [axis for axis in ("pp", "dp") if mesh.sizes[axis] >= _HANDOVER[kind]]

@@ -1,4 +1,4 @@
-"""Makes a job with a fault and runs it to its end or its hang."""
+"""Makes a job with a fault and runs it to completion or to its hang."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ddx_evals.simulator.truth import HEALTHY
 START_NS = 1_795_239_921_939_717_451
 _ATTEMPTS = 40
 _OPERATIONS = 110_000
-"""About as many operations of all ranks together as are simulated in large jobs."""
+"""The approximate number of simulated operations of all ranks together in large jobs."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a job has to be like where the seed would have chosen."""
+    """Required properties of a job, in place of the seed's choices."""
 
     style: Format
     shape: tuple[int, int, int, int]
-    """Sizes of pp, dp, tp and ep."""
+    """The sizes of pp, dp, tp and ep."""
     rank: int | None = None
-    """The rank that goes wrong; None: any."""
+    """The faulty rank; None: any."""
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A job that ran, what was wrong with it, and what each rank did."""
+    """A job that has run, its fault, and the runs of all ranks."""
 
     draft: Draft
     injection: Injection | None
@@ -42,12 +42,12 @@ class Ran:
 
 
 def run(seed: int, kind: str, world_size: int, *, gloo: bool, wish: Wish | None = None) -> Ran:
-    """The job of this seed; the fault is tried in one place after the other until it does what it should.
+    """Run the job of this seed; the fault is tried in one place after another until it has the intended effect.
 
-    A wish overrules the seed; the times at which kernels start are recorded then.
+    A wish overrides the seed; kernel start times are then recorded.
 
     Raises:
-        ValueError: it has no place in a job of this size.
+        ValueError: the fault has no place in a job of this size.
     """
     style = wish.style if wish else Format.chosen(random.Random(f"{seed}/{kind}/format"), gloo=gloo)
     for attempt in range(_ATTEMPTS):
@@ -92,7 +92,7 @@ def _attempt(choice: random.Random, kind: str, world_size: int, style: Format, w
 
 
 def _steps(training: Training) -> int:
-    """As many steps as make some hundred operations a rank, fewer in larger worlds."""
+    """The number of steps for a few hundred operations per rank, fewer in larger worlds."""
     a_step = sum(isinstance(i, Collective | SimulatedTransfer | Batch) for i in training.write(0, 1).program)
     wanted = max(150, min(900, _OPERATIONS // training.mesh.world_size))
     return max(4, min(40, wanted // max(1, a_step)))

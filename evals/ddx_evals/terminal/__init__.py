@@ -1,1 +1,1 @@
-"""What all evaluation commands share: their options and the printer of tables. Light to import."""
+"""Shared by all evaluation commands: options and the table printer. Light to import."""

@@ -1,4 +1,4 @@
-"""Tables of results, for a terminal and for a page: the one printer of all evaluation commands."""
+"""Prints tables of results on a terminal or as Markdown, for all evaluation commands."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Rows of cells under a title. Figures stand on the right of their column, text on the left."""
+    """Rows of cells under a title. Figures are right-aligned, text left-aligned."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
     text: int = 1
-    """How many columns hold text: these come first."""
+    """The number of leading text columns."""
     text_behind: int = 0
-    """How many more hold text, at the end."""
+    """The number of trailing text columns."""
 
     def is_text(self, place: int) -> bool:
-        """Whether the column at a place holds text."""
+        """Whether the column at an index has text."""
         return place < self.text or place >= len(self.columns) - self.text_behind
 
 
 def show(table: ScoreTable, out: Console) -> None:
-    """Print a table."""
+    """Print a table on a console."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -42,7 +42,7 @@ def show(table: ScoreTable, out: Console) -> None:
 
 
 def markdown(table: ScoreTable) -> str:
-    """The same as lines of Markdown, the title as a heading."""
+    """The table as Markdown, with the title as a heading."""
     rule = "".join("---|" if table.is_text(place) else "---:|" for place in range(len(table.columns)))
     lines = [f"### {table.title}", ""] if table.title else []
     lines += [f"| {' | '.join(table.columns)} |", f"|{rule}"]

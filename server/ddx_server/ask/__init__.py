@@ -1,1 +1,1 @@
-"""`ddx ask`: a model that investigates with the tools of the MCP server, on a budget."""
+"""`ddx ask`: a model investigates with the MCP server's tools, within a budget."""

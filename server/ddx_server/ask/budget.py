@@ -1,4 +1,4 @@
-"""What an investigation by a model may cost, and what it has cost so far."""
+"""The budget of a model's investigation, and what it has used so far."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _WARN_SHARE = 0.75
 
 @dataclass(frozen=True)
 class AskLimits:
-    """The most that one investigation may use."""
+    """The limits on one investigation."""
 
     calls: int = 40
     tokens: int = 1_000_000
-    """As the API counts them: read and written, from its cache or not."""
+    """Counted as the API counts them: input and output, cached or not."""
     duration_s: float = 600.0
 
 
 @dataclass
 class Usage:
-    """What was used, in the words of the API."""
+    """What an investigation used; the token fields have the API's names."""
 
     turns: int = 0
     calls: int = 0
@@ -33,14 +33,14 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """All tokens."""
+        """The number of tokens of all kinds."""
         read = self.input_tokens + self.cache_creation_input_tokens + self.cache_read_input_tokens
         return read + self.output_tokens
 
 
 @dataclass
 class TokenBudget:
-    """Usage held against its limits. Time runs from when it is made."""
+    """Usage, checked against its limits. The clock starts when it is created."""
 
     limits: AskLimits
     usage: Usage = field(default_factory=Usage)
@@ -48,7 +48,7 @@ class TokenBudget:
     _warned: bool = False
 
     def take_call(self) -> bool:
-        """Count one call of a tool; False if there is none left."""
+        """Count one tool call; return False if none is left."""
         if not self.calls_left:
             return False
         self.usage.calls += 1
@@ -56,20 +56,20 @@ class TokenBudget:
 
     @property
     def calls_left(self) -> int:
-        """How many calls are left."""
+        """The number of tool calls left."""
         return self.limits.calls - self.usage.calls
 
     @property
     def tokens_left(self) -> int:
-        """How many tokens are left, at least 0."""
+        """The number of tokens left, never below 0."""
         return max(0, self.limits.tokens - self.usage.tokens)
 
     def stop_clock(self) -> None:
-        """Keep how long it took."""
+        """Stop the clock and record the duration in the usage."""
         self.usage.duration_s = round(time.monotonic() - self._started, 3)
 
     def warning(self) -> str | None:
-        """Words for the model once, when three quarters of any limit are used up."""
+        """A warning for the model, returned once, when three quarters of any limit are used up; otherwise None."""
         elapsed_s = time.monotonic() - self._started
         shares = (
             self.usage.calls / self.limits.calls,
@@ -82,5 +82,5 @@ class TokenBudget:
         left_s = max(0.0, self.limits.duration_s - elapsed_s)
         return (
             f"Little is left: {self.calls_left} calls, {self.tokens_left} tokens, {left_s:.0f} s. "
-            "Make only the check that decides, then report."
+            "Run only the check that decides the case, then report."
         )

@@ -1,4 +1,4 @@
-"""`ddx ask`: from a question to a diagnosis, with a model if there is one, and without if there is none."""
+"""`ddx ask`: turns a question into a diagnosis, with a model if one is available, otherwise without."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _MODEL_VARIABLES = ("DDX_MODEL", "ANTHROPIC_MODEL")
 
 @dataclass(frozen=True)
 class AskOptions:
-    """How to ask."""
+    """Options of `ddx ask`."""
 
     model: str | None = None
     server: MCPServer | RemoteServer | None = None
-    """None: our own, made for the target, in this process."""
+    """None: our own server, created in this process for the target."""
     limits: AskLimits = field(default_factory=AskLimits)
     allow_all: bool = False
     transcript: Path | None = None
@@ -48,7 +48,7 @@ class AskOptions:
 
 @dataclass(frozen=True)
 class AskResult:
-    """The answer, how it came about and what it cost."""
+    """The diagnosis, how the investigation ended, and what it cost."""
 
     diagnosis: Diagnosis
     ended: str
@@ -56,10 +56,10 @@ class AskResult:
     model: str | None = None
     transcript: Path | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
-    """For sources that the evidence names: what they were on the host."""
+    """Source names used in the evidence, mapped to what each was on the host."""
 
     def to_json(self) -> str:
-        """`diagnosis` as everywhere, `ended`, `model`, `transcript`, and `usage` in the words of the API."""
+        """The result as JSON: `diagnosis` (as `ddx why` prints it), `ended`, `model`, `transcript`, and `usage`."""
         from ddx_server.serve.diagnosis_payload import printed_payload
 
         about = {"ended": self.ended, "model": self.model, "transcript": str(self.transcript or "") or None}
@@ -82,7 +82,7 @@ def ask(question: str, target: Sequence[str], options: AskOptions, display: Disp
 
 
 def print_asked(asked: AskResult, console: Console) -> None:
-    """The diagnosis as `ddx why` prints it, and what it cost."""
+    """Print the diagnosis as `ddx why` does, then what it cost."""
     from ddx_server.render.diagnosis import render_diagnosis
 
     render_diagnosis(asked.diagnosis, console)
@@ -93,9 +93,9 @@ def print_asked(asked: AskResult, console: Console) -> None:
 
 
 def _client() -> AsyncAnthropic | str:
-    """A client by the SDK's own conventions for keys and addresses, or why there is none."""
+    """A client set up by the SDK's own rules for keys and addresses, or the reason why there is none."""
     if find_spec("anthropic") is None:
-        return f"the package anthropic is missing ({install_command('agent')})"
+        return f"the package anthropic is not installed ({install_command('agent')})"
     from anthropic import AnthropicError, AsyncAnthropic
 
     try:
@@ -108,13 +108,15 @@ def _client() -> AsyncAnthropic | str:
 
 
 def _without_model(reason: str, target: Sequence[str], options: AskOptions, display: Display) -> AskResult:
-    """What `ddx why` says."""
+    """Answer as `ddx why` does."""
     from ddx_server.render.diagnosis import show_command
     from ddx_tools.investigation.run import investigate
 
     if options.server is not None:
-        raise UsageError(f"no model can be asked: {reason}", "On the machine of the job, without a model: ddx why")
-    display.note(f"No model is asked: {reason}. This is what ddx why says.")
+        raise UsageError(
+            f"no model can be asked: {reason}", "To diagnose without a model, on the machine that runs the job: ddx why"
+        )
+    display.note(f"No model was asked: {reason}. This is the answer of ddx why.")
     found = investigate(target)
     said = found.diagnose().model_copy(update={"shown_by": show_command(target)})
     return AskResult(said, f"no model: {reason}", Usage(), origins=found.origins)
@@ -132,7 +134,7 @@ class _Asking:
     transcript: AskTranscript
 
     async def run(self) -> AskResult:
-        """Ask the model, and the playbooks where it has no answer."""
+        """Ask the model; if it gives no answer, ask the playbooks."""
         async with self.client:
             return await use_server(self.server, self.consent, self._with_tools)
 
@@ -144,7 +146,7 @@ class _Asking:
         ended = await self._in_time(investigator)
         diagnosis = ended.report
         if diagnosis is None:
-            self.display.note(f"No diagnosis by the model: {ended.reason}. Asking the playbooks.")
+            self.display.note(f"No diagnosis from the model: {ended.reason}. Asking the playbooks.")
             diagnosis = undecided(ended.reason, await what_is_known(toolbox, self.target))
         budget.stop_clock()
         asked = AskResult(diagnosis, ended.reason, budget.usage, name, self.transcript.path)

@@ -1,4 +1,4 @@
-"""The diagnosis that an investigation ends with: the model's, or undecided with what is known without it."""
+"""The diagnosis that an investigation ends with: the model's, or an undecided one with what ddx knows without it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FIELDS = frozenset(field.alias or name for name, field in Diagnosis.model_field
 
 
 def diagnosis_in(fields: Any) -> Diagnosis | None:
-    """The diagnosis among the fields of a tool's arguments or reply, None if there is none.
+    """Parse the diagnosis in the fields of a tool's arguments or reply; None if there is none.
 
-    A reply says beside it what was left out of it.
+    Beside the diagnosis, a reply has fields that say what was left out of it.
     """
     if not isinstance(fields, dict):
         return None
@@ -30,9 +30,9 @@ def diagnosis_in(fields: Any) -> Diagnosis | None:
 
 
 def completed(report: Diagnosis, known: Diagnosis | None) -> Diagnosis:
-    """What the model reports, with what it left out of the answer that it agrees with: the same first cause.
+    """The model's report, completed from the known answer if both have the same first cause.
 
-    A model need not write again what it was told: the suspect beside its peers, the lines of the program, a suggestion.
+    A model need not repeat what it was given: suspect and peers side by side, the program's lines, a suggestion.
     """
     if known is None or (report.verdict, _first(report)) != (known.verdict, _first(known)):
         return report
@@ -46,16 +46,16 @@ def _first(said: Diagnosis) -> str:
 
 
 async def what_is_known(toolbox: Toolbox, target: Sequence[str]) -> Diagnosis | None:
-    """What the playbooks say of the target, by the same server; None if it cannot say."""
+    """Ask the same server for the playbooks' diagnosis of the target; None if it has none."""
     return diagnosis_in((await toolbox.call("diagnose", {"target": list(target)})).data)
 
 
 def undecided(reason: str, known: Diagnosis | None) -> Diagnosis:
-    """What is known, marked as not concluded. `reason` is why the model did not conclude it."""
-    gap = Missing(what="a conclusion of the model", why_it_matters=reason)
+    """The known diagnosis marked as undecided; `reason` says why the model reached no conclusion."""
+    gap = Missing(what="a conclusion from the model", why_it_matters=reason)
     if known is None:
         return Diagnosis(verdict=Verdict.UNDECIDED, headline=f"No diagnosis: {reason}.", missing=[gap])
-    headline = f"No diagnosis by the model: {reason}. ddx why says ({known.verdict}): {known.headline}"
+    headline = f"No diagnosis from the model: {reason}. ddx why says ({known.verdict}): {known.headline}"
     return known.model_copy(
         update={"verdict": Verdict.UNDECIDED, "headline": headline, "missing": [gap, *known.missing]}
     )

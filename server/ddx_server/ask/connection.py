@@ -1,4 +1,4 @@
-"""The way to an MCP server: ours in this process, or one somewhere else."""
+"""The connection to an MCP server: ours in this process, or a remote one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _CALL_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class RemoteServer:
-    """A server at a URL. Its bearer token is in a file, or in DDX_TOKEN."""
+    """An MCP server at a URL. Its bearer token is in a file or in DDX_TOKEN."""
 
     url: str
     token_file: Path | None = None
 
     def headers(self) -> dict[str, str]:
-        """The headers that let us in; none if there is no token. Raises UsageError if it is unusable."""
+        """The authorization headers; none without a token. Raises UsageError if the token is unusable."""
         from ddx_server.serve.bearer_token import bearer_token
 
         if self.token_file is None and not os.environ.get("DDX_TOKEN"):
@@ -38,7 +38,7 @@ class RemoteServer:
 
 
 def local_server(target: Sequence[str]) -> MCPServer:
-    """Our server in this process, which may open what lies below the working directory or beside the target.
+    """Our server in this process, which may open files below the working directory or beside the target.
 
     Raises UsageError if the target names a path that does not exist.
     """
@@ -49,7 +49,9 @@ def local_server(target: Sequence[str]) -> MCPServer:
     named = [Path(item) for item in target if not (item.isdigit() or item.startswith("inc-"))]
     for path in named:
         if not exists(path):
-            raise UsageError(f"{path}: no such file or directory", "Name a pid, a bundle, logs or dumps; or nothing.")
+            raise UsageError(
+                f"{path}: no such file or directory", "Name a pid, a bundle, logs or dumps, or omit the target."
+            )
     beside = [path if path.is_dir() else path.parent for path in named]
     return build_server(ServeConfig.at([Path.cwd(), *beside]))
 
@@ -57,7 +59,7 @@ def local_server(target: Sequence[str]) -> MCPServer:
 async def use_server(
     server: MCPServer | RemoteServer, consent: Consent, use: Callable[[Client], Awaitable[Outcome]]
 ) -> Outcome:
-    """Connect, do something with the connection, and leave. Raises UsageError if there is no such server."""
+    """Connect, pass the connection to `use`, and return its result. Raises UsageError if there is no such server."""
     import httpx2
     from mcp.client import Client
     from mcp.client.streamable_http import streamable_http_client
@@ -73,14 +75,14 @@ async def use_server(
             where = server
         try:
             async with Client(where, elicitation_callback=consent.answer_server) as client:
-                # An error that left this block would come out of it inside of exception groups.
+                # An error raised out of this block would arrive wrapped in exception groups.
                 outcome = await _kept(use, client)
         except (ExceptionGroup, MCPError, httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             if not isinstance(server, RemoteServer):
                 raise
             raise UsageError(
-                f"no MCP server can be talked to at {server.url}: {_innermost(error)}",
-                "Start it there with ddx serve --http, and name the address it prints, and --token-file.",
+                f"cannot reach an MCP server at {server.url}: {_innermost(error)}",
+                "Start it there with ddx serve --http, then give the address it prints and --token-file.",
             ) from error
     if isinstance(outcome, Exception):
         raise outcome

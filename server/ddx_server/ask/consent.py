@@ -1,4 +1,4 @@
-"""Asks the person at the terminal before anything happens that does more than look."""
+"""Asks the person at the terminal before any tool that does more than read."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 _LONGEST_QUESTION = 5_000
 _YES = frozenset({"y", "yes"})
 
-# Whether the call that the current task makes was agreed to: then the server's question is the same one again.
+# Whether the user has already allowed the current task's call: the server's question would then only repeat ours.
 _agreed: ContextVar[bool] = ContextVar("_agreed", default=False)
 
 
 class Consent:
-    """Yes to everything if `always`; else what the person says; no, where there is no terminal to ask at."""
+    """The user's consent: always yes with `always`, otherwise as the person answers, and no without a terminal."""
 
     def __init__(self, always: bool) -> None:
         self._always = always
         self._one_at_a_time = anyio.Lock()
 
     async def given(self, question: str) -> bool:
-        """Whether it may be done. Nobody agrees to a question that is too long to be read."""
+        """Ask the question and return whether the answer is yes. A question too long to read counts as no."""
         if self._always:
             return True
-        if len(question) > _LONGEST_QUESTION:  # what is cut off cannot be agreed to
+        if len(question) > _LONGEST_QUESTION:  # nobody can agree to a question that is cut off
             return False
         if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
             return False
@@ -41,16 +41,16 @@ class Consent:
             error_console().print(
                 safe(f"{question} [y/N] ", "bold yellow", limit=2 * _LONGEST_QUESTION), end="", soft_wrap=True
             )
-            # A thread that waits in input() would outlive Ctrl-C. A terminal gives whole lines.
+            # A thread blocked in input() would outlive Ctrl-C. A terminal delivers whole lines.
             await anyio.wait_readable(sys.stdin)
             return sys.stdin.readline().strip().lower() in _YES
 
     def cover_this_task(self) -> None:
-        """What the current task calls was agreed to: let the server's own question about it pass."""
+        """Mark the current task's call as allowed, so that the server's own question about it is answered yes."""
         _agreed.set(True)
 
     async def answer_server(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        """What the server's own question is answered with: every yes-or-no field yes, or declined."""
+        """Answer the server's own question: yes in every yes-or-no field, or declined."""
         from mcp_types import ElicitRequestFormParams, ElicitResult
 
         if not isinstance(params, ElicitRequestFormParams):

@@ -15,14 +15,14 @@ _SHOWN_CHARS = 300
 
 
 class Display:
-    """Prints words as they come and a line for each call and its result; nothing without a console."""
+    """Prints the model's text as it arrives, and one line per call and result; prints nothing without a console."""
 
     def __init__(self, console: Console | None) -> None:
         self._console = console
         self._in_words = False
 
     def words(self, words: str) -> None:
-        """A piece of what the model says."""
+        """Print a piece of the model's text."""
         if self._console:
             self._console.print(
                 safe(words if self._in_words else f"    {words}", limit=len(words) + 4), end="", soft_wrap=True
@@ -30,21 +30,21 @@ class Display:
         self._in_words = True
 
     def end_of_words(self) -> None:
-        """The model has paused: what follows starts a line."""
+        """End the line after the model's text, so that what follows starts a new one."""
         if self._console and self._in_words:
             self._console.print()
         self._in_words = False
 
     def calling(self, name: str, arguments: object) -> None:
-        """A tool is called."""
+        """Print a tool call."""
         self._line(f"→ {call_in_words(name, arguments)}", "cyan")
 
     def answered(self, name: str, text: str, is_error: bool) -> None:
-        """A tool has answered."""
+        """Print a tool's answer, shortened to one line."""
         self._line(f"← {name}: {_gist(text)}", "red" if is_error else "dim")
 
     def note(self, words: str) -> None:
-        """Something about the investigation itself."""
+        """Print a note about the investigation itself."""
         self._line(words, "yellow")
 
     def _line(self, words: str, style: str) -> None:
@@ -53,7 +53,7 @@ class Display:
 
 
 def call_in_words(name: str, arguments: object) -> str:
-    """A call as one line: `stacks target=["4242"] looks=2`."""
+    """Format a tool call as one line: `stacks target=["4242"] looks=2`."""
     if not isinstance(arguments, Mapping):
         return f"{name} {arguments!r}"
     shown = (f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in arguments.items())
@@ -61,7 +61,7 @@ def call_in_words(name: str, arguments: object) -> str:
 
 
 def _gist(text: str) -> str:
-    """The sentence of a result that sums it up, or its beginning."""
+    """The sentence that sums up a result, or the beginning of the result."""
     try:
         whole: Any = json.loads(text)
     except ValueError:

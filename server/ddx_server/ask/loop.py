@@ -1,4 +1,4 @@
-"""The investigation: the model asks for tools, the tools answer, until a diagnosis was accepted or a limit is met."""
+"""The investigation loop: the model calls tools until a diagnosis is accepted or a limit is reached."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 _ENDED_WITHOUT_ANSWER = {
     "refusal": "the model refused to answer",
-    "model_context_window_exceeded": "the conversation grew longer than the model can read",
+    "model_context_window_exceeded": "the conversation outgrew the model's context window",
 }
 
-# What to say to a message that is not at its end; a paused one goes on by itself.
+# Replies to a message that was cut off; a paused turn continues by itself.
 _TO_BE_CONTINUED = {"max_tokens": prompt.GO_ON, "pause_turn": ""}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How an investigation ended: with a diagnosis, or why without one."""
+    """How an investigation ended: with a diagnosis, or the reason why it has none."""
 
     report: Diagnosis | None
     reason: str
@@ -41,7 +41,7 @@ class Ended:
 
 @dataclass
 class Investigator:
-    """A model with tools, a budget, somebody to ask for leave, and a record of it all."""
+    """Runs an investigation: a model with tools, a budget, a person to ask for permission, and a transcript."""
 
     model: Model
     toolbox: Toolbox
@@ -51,10 +51,10 @@ class Investigator:
     display: Display
 
     async def investigate(self, question: str, target: Sequence[str]) -> Ended:
-        """Answer the question. Raises ModelGone, or UsageError if the model cannot be used at all.
+        """Run the loop and return how it ended. Raises ModelGone, or UsageError if the model cannot be used at all.
 
-        A turn without calls takes a call from the budget, too, so that a model which only talks ends. With the last
-        call spent the model may speak once more, to report.
+        A turn without calls also uses up one call of the budget, so that a model that only talks comes to an end. After
+        the last call the model gets one more turn, to report.
         """
         system, tools = prompt.system(self.toolbox.client.instructions), self.toolbox.for_the_model()
         messages = [prompt.opening(redact(question), redact_value(list(target)))]
@@ -78,7 +78,7 @@ class Investigator:
                 if turn.stop_reason in _TO_BE_CONTINUED:
                     reply = _words(_TO_BE_CONTINUED[turn.stop_reason])
                 elif reminded:
-                    return Ended(None, f"the model stopped twice without {prompt.REPORT}")
+                    return Ended(None, f"the model stopped twice without calling {prompt.REPORT}")
                 else:
                     reply, reminded = _words(prompt.REMINDER), True
             if last_turn:
@@ -89,7 +89,7 @@ class Investigator:
         return Ended(None, f"the budget of {self.budget.limits.tokens} tokens is spent")
 
     async def _answers(self, turn: Turn) -> list[ToolAnswer]:
-        """An answer to every call, in their order. Leave is asked for first, one after the other; then all run."""
+        """Answers to all calls, in order. Permission is asked first, one call after another; then all run at once."""
         import anyio
 
         answers = [await self._held_back(call, turn) for call in turn.calls]
@@ -116,7 +116,7 @@ class Investigator:
         return await self.toolbox.call(call.name, call.arguments)
 
     async def _held_back(self, call: ModelToolCall, turn: Turn) -> ToolAnswer | None:
-        """Why a call is not to be executed; None if it is."""
+        """The answer to a call that must not be executed, with the reason; None if it may run."""
         if turn.stop_reason == "max_tokens":
             return ToolAnswer(prompt.CUT_CALL, is_error=True)
         if call.name == prompt.REPORT:
@@ -130,7 +130,7 @@ class Investigator:
         return None if allowed else ToolAnswer(prompt.REFUSED, is_error=True)
 
     def _needs_leave(self, tool: str) -> bool:
-        """The report is what the person asked for; what does not exist does nothing."""
+        """The report needs no permission, since the person asked for it; nor does a tool that does not exist."""
         return tool != prompt.REPORT and tool in self.toolbox.tools and not self.toolbox.only_looks(tool)
 
 
@@ -139,7 +139,7 @@ def _words(text: str) -> list[dict[str, Any]]:
 
 
 def _report(calls: Sequence[ModelToolCall], answers: Sequence[ToolAnswer]) -> Diagnosis | None:
-    """The diagnosis that the server accepted, if it was given one."""
+    """The diagnosis that the server accepted; None if no report was accepted."""
     for call, answer in zip(calls, answers, strict=True):
         if call.name == prompt.REPORT and not answer.is_error:
             return diagnosis_in(call.arguments.get("diagnosis"))
@@ -147,7 +147,7 @@ def _report(calls: Sequence[ModelToolCall], answers: Sequence[ToolAnswer]) -> Di
 
 
 def _told(calls: Sequence[ModelToolCall], answers: Sequence[ToolAnswer]) -> Diagnosis | None:
-    """The last answer of the playbooks."""
+    """The most recent diagnosis among the answers; None if there is none."""
     told = [
         diagnosis_in(answer.data)
         for call, answer in zip(calls, answers, strict=True)

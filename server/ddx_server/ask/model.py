@@ -1,4 +1,4 @@
-"""One answer of the model: streamed, asked for again if the stream is cut, and only ever returned whole."""
+"""A message of the model: streamed, requested again if the stream is cut, and only ever returned whole."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from ddx_server.ask.display import Display
 
 _TRIES = 3
-PAUSE_S = 1.0  # before a cut turn is asked for again; it doubles
+PAUSE_S = 1.0  # pause before a cut turn is requested again; it doubles
 _MAX_TOKENS = 16_000
 _MESSAGE_CHARS = 500
 
-# The SDK asks again by itself, with growing pauses or as long as the API says, before a stream has begun.
+# The SDK retries by itself until a stream has begun, with growing pauses or after the delay that the API asks for.
 SDK_RETRIES = 4
 
-# Error types of the API (platform.claude.com, Errors) that may come in the middle of a stream, and pass.
+# Error types of the API (platform.claude.com, Errors) that may come in the middle of a stream and are temporary.
 _PASSING = frozenset({"api_error", "overloaded_error", "rate_limit_error", "timeout_error"})
-_REFUSED = {401: "the key was refused", 403: "the key has no right to this model", 404: "there is no such model"}
+_REFUSED = {401: "the key was refused", 403: "the key has no access to this model", 404: "there is no such model"}
 
 
 class ModelGone(Exception):
-    """The model does not answer, also after retries. The text says why, in half a sentence."""
+    """The model does not answer, even after retries. The message says why."""
 
 
 @dataclass(frozen=True)
 class ModelToolCall:
-    """A tool that the model wants called. `arguments` is whatever it wrote: an object, or not."""
+    """A tool call that the model requests. `arguments` is whatever it wrote, an object or not."""
 
     id: str
     name: str
@@ -44,7 +44,7 @@ class ModelToolCall:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the model said, complete, and why it stopped."""
+    """One complete message of the model, and why it stopped."""
 
     content: list[dict[str, Any]]
     calls: list[ModelToolCall]
@@ -53,7 +53,7 @@ class Turn:
 
 @dataclass
 class Model:
-    """A model behind the Messages API."""
+    """A model that is called through the Messages API."""
 
     client: AsyncAnthropic
     name: str
@@ -67,9 +67,9 @@ class Model:
         messages: list[dict[str, Any]],
         tokens_left: int,
     ) -> Turn:
-        """Ask for the next message. Raises ModelGone, or UsageError if key or model are wrong.
+        """Request the next message. Raises ModelGone, or UsageError if the key or the model is wrong.
 
-        A stream that ends before its message does is asked for again as a whole: nothing of it was acted on.
+        If a stream ends before its message does, the whole message is requested again: nothing in it was acted on.
         """
         import anyio
 
@@ -77,7 +77,7 @@ class Model:
         for attempt in range(_TRIES):
             if attempt:
                 self.usage.retries += 1
-                self.display.note("the connection to the model was cut; asking again")
+                self.display.note("the connection to the model was lost; asking again")
                 await anyio.sleep(PAUSE_S * 2 ** (attempt - 1))
             stream = self.client.messages.stream(
                 model=self.name,
@@ -92,7 +92,7 @@ class Model:
         raise ModelGone(f"the model's answer was cut off {_TRIES} times")
 
     async def _whole(self, request: AsyncMessageStreamManager[None]) -> Message | None:
-        """The message, or None if it was cut. What a cut one used is counted, too."""
+        """The message, or None if it was cut off. The tokens of a cut message are counted, too."""
         import httpx2
         from anthropic import APIConnectionError, APIStatusError
 
@@ -112,7 +112,7 @@ class Model:
         except APIConnectionError as error:
             raise ModelGone(f"the API cannot be reached: {_short(error.message)}") from error
         except (httpx2.TransportError, ValueError):
-            # ValueError: the SDK could not read an event or a tool's arguments.
+            # ValueError: the SDK could not parse an event or a tool's arguments.
             return None
         finally:
             self.display.end_of_words()
@@ -134,7 +134,7 @@ def _turn(message: Message) -> Turn:
 
 
 def _sent_back(blocks: Iterable[Any]) -> Iterable[dict[str, Any]]:
-    """The blocks as the next request holds them: the API takes no empty text, and no arguments but an object."""
+    """The blocks for the next request: the API accepts no empty text, and only an object as arguments."""
     for block in blocks:
         if block.type == "tool_use":
             arguments = block.input if isinstance(block.input, dict) else {}
@@ -148,9 +148,9 @@ def _explained(error: APIStatusError, model: str) -> UsageError | ModelGone:
     if error.status_code in _REFUSED:
         return UsageError(
             f"{_REFUSED[error.status_code]} (model {model}): {said}",
-            "Set ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL, --model; or ask without a model: ddx why",
+            "Check ANTHROPIC_API_KEY, ANTHROPIC_BASE_URL and --model; or diagnose without a model: ddx why",
         )
-    return ModelGone(f"the API answers with error {error.status_code}: {said}")
+    return ModelGone(f"the API returned error {error.status_code}: {said}")
 
 
 def _short(words: str) -> str:

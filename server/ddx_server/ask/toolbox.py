@@ -1,4 +1,4 @@
-"""The tools of an MCP server, as the model's API wants to have them."""
+"""The tools of an MCP server, in the form that the model's API expects."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from mcp.client import Client
     from mcp_types import CallToolResult, Tool
 
-# Our own server stays far below; another version of it might not.
+# Our own server's replies are far smaller; those of another version might not be.
 _RESULT_CHARS = 20_000
 
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What a tool said: text for the model, and the structured content behind it, if there is any."""
+    """A tool's answer: text for the model, and its structured content, if any."""
 
     text: str
     is_error: bool = False
@@ -26,14 +26,14 @@ class ToolAnswer:
 
 @dataclass(frozen=True)
 class Toolbox:
-    """The tools of a connected server."""
+    """The tools of a connected MCP server."""
 
     client: Client
     tools: dict[str, Tool]
 
     @classmethod
     async def of(cls, client: Client) -> Toolbox:
-        """All tools that the server lists."""
+        """List the server's tools and return a toolbox of all of them."""
         tools: dict[str, Tool] = {}
         cursor = None
         while True:
@@ -44,7 +44,7 @@ class Toolbox:
                 return cls(client, tools)
 
     def for_the_model(self) -> list[ToolParam]:
-        """Name, description and arguments of each. The last one marks where the API may cut off its cache."""
+        """The tools as the API's parameters: name, description, arguments. The last one carries the cache marker."""
         listed: list[ToolParam] = [
             {"name": tool.name, "description": tool.description or "", "input_schema": tool.input_schema}
             for tool in self.tools.values()
@@ -54,16 +54,17 @@ class Toolbox:
         return listed
 
     def only_looks(self, name: str) -> bool:
-        """Whether the server says that a tool changes nothing; what it does not say is not so."""
+        """Whether the server declares that a tool changes nothing; False if it does not say."""
         annotations = self.tools[name].annotations
         return bool(annotations and annotations.read_only_hint)
 
     async def call(self, name: str, arguments: object) -> ToolAnswer:
-        """Call a tool. What goes wrong is an answer, too: the model is to correct it."""
+        """Call a tool and return its answer. An error is returned as an answer too, so that the model can correct the
+        call."""
         from mcp.shared.exceptions import MCPError
 
         if name not in self.tools:
-            return ToolAnswer(f"There is no tool {name}. There are: {', '.join(self.tools)}.", is_error=True)
+            return ToolAnswer(f"There is no tool {name}. Available: {', '.join(self.tools)}.", is_error=True)
         if not isinstance(arguments, dict):
             return ToolAnswer(f"The arguments of {name} must be one JSON object.", is_error=True)
         try:

@@ -1,4 +1,4 @@
-"""What was said between model and tools, kept as JSON lines without secrets."""
+"""The transcript of an investigation: the exchange between model and tools as JSON lines, without secrets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ddx_tools.redaction.text import redact
 
 
 class AskTranscript:
-    """A file that grows by a line for everything that happens, each complete on disk before the next thing does.
+    """A file that gets one line per event; each line is on disk before the next event.
 
-    A line is an object with `at` (UTC), `kind` and what belongs to it. Only its owner may read the file. Raises
-    UsageError if it cannot be made; an existing file is never overwritten.
+    Each line is an object with `at` (UTC), `kind` and the fields of that kind. Only its owner may read the file. Raises
+    UsageError if it cannot be created; an existing file is never overwritten.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,7 +29,7 @@ class AskTranscript:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UsageError(
-                f"{path}: the transcript cannot be kept there ({error.strerror})", "Name a new file: --transcript FILE"
+                f"{path}: cannot write the transcript there ({error.strerror})", "Name a new file: --transcript FILE"
             ) from error
         self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
 
@@ -44,14 +44,14 @@ class AskTranscript:
         self._file.close()
 
     def add(self, kind: str, **what: Any) -> None:
-        """Append a line. Values are JSON."""
+        """Append one event. Its values must be JSON-serializable."""
         told = redact_value({"at": datetime.now(UTC).isoformat(), "kind": kind, **what})
-        # Once more as a line: there the names of fields stand beside their values.
+        # Redact the whole line once more: only there do field names stand beside their values.
         line = json.dumps(told, ensure_ascii=False)
         self._file.write(redact(line) + "\n")
         self._file.flush()
 
 
 def default_path() -> Path:
-    """A name below the working directory, beside the incidents that the server keeps."""
+    """The default path of a transcript: below the working directory, beside the incidents that the server keeps."""
     return Path(".ddx", "asked", f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl")

@@ -1,1 +1,1 @@
-"""`ddx install`: the MCP server's entry in the configuration of the programs that people work in."""
+"""`ddx install`: adds the MCP server to the configuration of agent clients and editors."""

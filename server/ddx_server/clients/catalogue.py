@@ -1,4 +1,4 @@
-"""The clients: where each keeps its MCP servers, in which format, and what it needs in an entry.
+"""The clients: where each keeps its list of MCP servers, in which format, and what an entry needs.
 
 Sources (November 2026): code.claude.com/docs/en/mcp (Claude Code; the place is what `claude mcp add --scope user` of
 2.1.329 writes), modelcontextprotocol.io/docs/develop/connect-local-servers (Claude Desktop), cursor.com/docs/mcp,
@@ -16,23 +16,23 @@ from typing import Literal
 from ddx_tools.model.errors import UsageError
 
 Entry = dict[str, str | list[str]]
-"""One server in a client's configuration: `command`, `args`, and in places `type`."""
+"""One server in a client's configuration: `command`, `args`, and for some clients `type`."""
 
 SERVER_NAME = "ddx"
 
 
 @dataclass(frozen=True)
 class ConfigPlace:
-    """What the place of a configuration depends on."""
+    """The platform and user that decide where a configuration file is."""
 
     home: Path
     platform: str
-    """As `sys.platform` has it."""
+    """A value of `sys.platform`."""
     environ: Mapping[str, str]
 
     @property
     def application_support(self) -> Path:
-        """Where programs with windows keep the settings of a user."""
+        """The directory where desktop programs keep a user's settings."""
         if self.platform == "darwin":
             return self.home / "Library/Application Support"
         if self.platform == "win32":
@@ -42,7 +42,7 @@ class ConfigPlace:
 
 @dataclass(frozen=True)
 class Client:
-    """A program that can start MCP servers, and its configuration of the user (not of one project)."""
+    """A program that can start MCP servers, with its per-user (not per-project) configuration."""
 
     id: str
     title: str
@@ -50,12 +50,12 @@ class Client:
     format: Literal["json", "toml"] = "json"
     servers_key: str = "mcpServers"
     workspace: str | None = None
-    """What the client replaces by the opened folder. None: it starts servers in that folder."""
+    """The placeholder that the client replaces with the opened folder. None: it starts servers in that folder."""
     opens_a_folder: bool = True
     says_type: bool = False
 
     def entry(self, executable: Path, roots: list[Path], working_directory: Path) -> Entry:
-        """How this client starts the server, which opens files below `roots`; none: below the opened folder."""
+        """The entry that starts the server, which may open files below `roots` (default: the opened folder)."""
         named = [str(root) for root in roots]
         if not named and not self.opens_a_folder:
             named = [str(working_directory)]
@@ -97,9 +97,9 @@ CLIENTS = (
 
 
 def client_of(name: str) -> Client:
-    """The client of this id. Raises UsageError with the list of them."""
+    """Look up a client by its id. Raises UsageError, listing the known ids."""
     for client in CLIENTS:
         if client.id == name:
             return client
     known = "\n".join(f"ddx install --client {client.id:<15} {client.title}" for client in CLIENTS)
-    raise UsageError(f"no such client: {name}" if name else "for which client?", f"Known are:\n{known}")
+    raise UsageError(f"no such client: {name}" if name else "for which client?", f"Known clients:\n{known}")

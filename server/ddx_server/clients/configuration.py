@@ -1,4 +1,4 @@
-"""A client's configuration as text, with our entry put in and everything else left as it was."""
+"""Adds our entry to a client's configuration text and leaves everything else unchanged."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ddx_tools.model.errors import UnreadableInput
 
 
 def snippet(client: Client, entry: Entry) -> str:
-    """The entry alone, as a whole file of this client's format."""
+    """The entry as a complete file in this client's format."""
     return merged(client, entry, "")
 
 
 def merged(client: Client, entry: Entry, present: str) -> str:
-    """The text of a configuration that holds our entry, and whatever else the present one holds.
+    """The configuration text with our entry added or replaced, and everything else kept.
 
-    Raises UnreadableInput where the present text is not of the client's format: then nothing can be kept of it.
+    Raises UnreadableInput if the present text is not in the client's format, so that none of it could be kept.
     """
     put_in = _into_toml if client.format == "toml" else _into_json
     try:
@@ -34,10 +34,10 @@ def merged(client: Client, entry: Entry, present: str) -> str:
 def _into_json(servers_key: str, entry: Entry, present: str) -> str:
     settings: Any = json.loads(present, object_pairs_hook=_named_once) if present.strip() else {}
     if not isinstance(settings, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it is not a JSON object")
     servers = settings.setdefault(servers_key, {})
     if not isinstance(servers, dict):
-        raise ValueError(f'"{servers_key}" is no JSON object')
+        raise ValueError(f'"{servers_key}" is not a JSON object')
     wanted = _entry_in(servers, entry)
     if servers.get(SERVER_NAME) == wanted:
         return present
@@ -46,25 +46,25 @@ def _into_json(servers_key: str, entry: Entry, present: str) -> str:
 
 
 def _entry_in(servers: dict[str, Any], entry: Entry) -> dict[str, Any]:
-    """Ours over what stands there already, so that what the user added to it (`env`, approvals) stays."""
+    """Our entry merged over the present one, so that the user's additions (`env`, approvals) stay."""
     present = servers.get(SERVER_NAME)
     return {**(present if isinstance(present, dict) else {}), **entry}
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names are unique: of two alike, one would be lost in writing it again."""
+    """Build an object, rejecting duplicate names: one of the two would be lost on writing."""
     members = dict(pairs)
     if len(members) != len(pairs):
-        raise ValueError("a name stands twice in one JSON object")
+        raise ValueError("a JSON object has a duplicate name")
     return members
 
 
 def _into_toml(servers_key: str, entry: Entry, present: str) -> str:
-    """Replaces our table or appends it. The rest stays byte for byte, comments too, since nothing here writes TOML."""
+    """Replace or append our table. The rest stays byte for byte, comments included: nothing here rewrites TOML."""
     before = tomllib.loads(present)
     servers = before.get(servers_key, {})
     if not isinstance(servers, dict):
-        raise ValueError(f"{servers_key} is no table")
+        raise ValueError(f"{servers_key} is not a table")
     wanted = {**before, servers_key: {**servers, SERVER_NAME: _entry_in(servers, entry)}}
     if before == wanted:
         return present
@@ -75,10 +75,10 @@ def _into_toml(servers_key: str, entry: Entry, present: str) -> str:
         text = f"{present.rstrip()}\n\n{table}" if present.strip() else table
     text = text.rstrip() + "\n"
     if tomllib.loads(text) != wanted:
-        raise ValueError(f"its table [{servers_key}.{SERVER_NAME}] is written in a way that cannot be replaced safely")
+        raise ValueError(f"its table [{servers_key}.{SERVER_NAME}] is written in a form that cannot be replaced safely")
     return text
 
 
 def _toml_value(value: str | list[str]) -> str:
-    """As TOML writes it: JSON, but for a delete character and for those that JSON can write as two halves."""
+    """A value in TOML: as in JSON, but without surrogate pairs, and with the delete character escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

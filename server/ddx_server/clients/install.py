@@ -1,4 +1,4 @@
-"""Writes the entry into a client's configuration: atomically, with a backup, never through a half-written file."""
+"""Writes the entry into a client's configuration atomically and with a backup."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ddx_tools.model.errors import NotPermitted, UnreadableInput, UsageError
 
 @dataclass(frozen=True)
 class Installation:
-    """What a client is told, and what was done about it."""
+    """The entry for a client, and whether it was written."""
 
     client: Client
     file: Path
     entry: Entry
     snippet: str
-    """The entry as a whole file, for a person who adds it by hand."""
+    """The entry as a complete file, for a person who adds it by hand."""
     written: bool = False
-    """False also if the file held exactly this entry already."""
+    """False also if the file already held exactly this entry."""
     backup: Path | None = None
 
     def as_dict(self) -> dict[str, object]:
-        """For `--json`."""
+        """The installation as a dict, for `--json`."""
         return {
             "client": self.client.id,
             "file": str(self.file),
@@ -44,22 +44,22 @@ class Installation:
 
 
 def this_place() -> ConfigPlace:
-    """This machine and user."""
+    """The platform, home directory and environment of this machine and user."""
     return ConfigPlace(Path.home(), sys.platform, os.environ)
 
 
 def executable() -> Path:
-    """The absolute path of `ddx`: clients with windows do not have the PATH of a shell. Raises UsageError."""
+    """The absolute path of `ddx`, since desktop clients do not have a shell's PATH. Raises UsageError."""
     beside_python = Path(sys.executable).with_name("ddx")
     if beside_python.is_file():
         return beside_python
     if on_path := shutil.which("ddx"):
         return Path(on_path).absolute()
-    raise UsageError("no ddx next to this Python, nor on PATH", "Install it: pip install . in its checkout.")
+    raise UsageError("no ddx next to this Python, nor on PATH", "Install it with pip install . in its checkout.")
 
 
 def plan(client: Client, place: ConfigPlace, roots: Sequence[Path] = ()) -> Installation:
-    """What would be written, and where. Raises UsageError for a root that is no directory."""
+    """The installation that `write` would make. Raises UsageError if a root is not a directory."""
     for root in roots:
         if not root.is_dir():
             raise UsageError(f"no such directory: {root}", "--root names directories that the server may read.")
@@ -68,11 +68,11 @@ def plan(client: Client, place: ConfigPlace, roots: Sequence[Path] = ()) -> Inst
 
 
 def write(planned: Installation) -> Installation:
-    """Puts the entry into the client's file. A file that was there is kept beside it as `….before-ddx-<time>`.
+    """Write the entry into the client's file. An existing file is kept beside it as `….before-ddx-<time>`.
 
-    Raises UnreadableInput if it is not of the client's format, NotPermitted if it cannot be written.
+    Raises UnreadableInput if the file is not in the client's format, NotPermitted if it cannot be written.
     """
-    file = planned.file.resolve()  # a link into somebody's dotfiles stays a link
+    file = planned.file.resolve()  # so that a link into somebody's dotfiles stays a link
     try:
         present = file.read_text(encoding="utf-8") if file.exists() else ""
         text = merged(planned.client, planned.entry, present)
@@ -97,7 +97,7 @@ def _keep(file: Path) -> Path:
 
 
 def _replace(file: Path, text: str) -> None:
-    """A reader sees the old file or the new one; both have the same permissions (0600 for a new one)."""
+    """Replace a file atomically, keeping its permissions (0600 for a new file)."""
     handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:

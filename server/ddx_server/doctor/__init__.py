@@ -1,4 +1,4 @@
-"""`ddx doctor`: what this machine lets ddx see, and what to do about each gap."""
+"""`ddx doctor`: what this machine lets ddx see, and how to close each gap."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ __all__ = ["DoctorCheck", "DoctorReport", "State", "examine", "render"]
 
 
 def examine(host: Host) -> DoctorReport:
-    """Look at the machine and at the jobs on it. Starts one Python process of its own, touches no other."""
+    """Check the machine and the jobs on it. Starts one Python process of its own and touches no other."""
     return DoctorReport(host=host.name, checks=[*check_machine(host), *check_jobs(host)])

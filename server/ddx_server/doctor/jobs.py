@@ -1,4 +1,4 @@
-"""What the jobs on this machine let ddx see: permission, torch version, flight recorder, rank agent."""
+"""Checks of the jobs on this machine: permission, torch version, flight recorder, rank agent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from ddx_tools.sources.host import Host
 
 _RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _RECORDER_ON_SINCE = (2, 11)  # default of FlightRecorder.hpp in the wheels: 0 up to 2.10, 2000 from 2.11
-_NEXT_TIME = "Next time start it with: ddx run -- torchrun …"
+_NEXT_TIME = "Next time, start the job with: ddx run -- torchrun …"
 
 
 def check_jobs(host: Host) -> Iterator[DoctorCheck]:
-    """Checks of every job; a line that says so if there is none."""
+    """Yield the checks of every job, or one check that says there is no job."""
     try:
         jobs = find_jobs(json.loads(host.processes().data))
     except (DdxError, ValueError) as error:
         yield DoctorCheck(name="jobs", state=State.UNKNOWN, detail=f"the process table could not be read: {error}")
         return
     if not jobs:
-        yield DoctorCheck(name="jobs", state=State.OK, detail="no distributed job runs here that this user can see")
+        yield DoctorCheck(
+            name="jobs", state=State.OK, detail="no distributed job is running here that this user can see"
+        )
     for job in jobs:
         yield _permission(job)
         if job.live:
@@ -39,7 +41,7 @@ def check_jobs(host: Host) -> Iterator[DoctorCheck]:
 def _permission(job: Job) -> DoctorCheck:
     unreadable = [member for member in job.ranks if member.role == "unreadable"]
     if not unreadable:
-        what = f"{len(job.live)} ranks, all can be read" if job.ranks else "no rank has a process (yet)"
+        what = f"{len(job.live)} ranks, all readable" if job.ranks else "no rank has a process (yet)"
         return DoctorCheck(name=f"job {job.id}", state=State.OK, detail=what)
     users = sorted({str(m.process.row.get("user") or "?") for m in unreadable if m.process}) or ["another user"]
     return DoctorCheck(
@@ -52,13 +54,13 @@ def _permission(job: Job) -> DoctorCheck:
 
 def _torch(job: Job, version: str | None) -> DoctorCheck:
     if version is None:
-        detail = "not found beside the interpreter of the ranks (a zip, an editable install, another PYTHONPATH?)"
+        detail = "not found beside the ranks' interpreter (a zip, an editable install, another PYTHONPATH?)"
         return DoctorCheck(name=f"torch of {job.id}", state=State.UNKNOWN, detail=detail)
     return DoctorCheck(name=f"torch of {job.id}", state=State.OK, detail=version)
 
 
 def _torch_version(host: Host, member: JobProcess) -> str | None:
-    """From the name of torch's metadata directory: nothing of the user's environment is imported or run."""
+    """The rank's torch version, from the name of torch's metadata directory; imports and runs nothing of the user's."""
     process = member.process
     if process is None:
         return None
@@ -88,7 +90,7 @@ def _recorder(job: Job, version: str | None) -> DoctorCheck:
         release = re.match(r"(\d+)\.(\d+)", version or "")
         if not release:
             return DoctorCheck(
-                name=name, state=State.UNKNOWN, detail="not set; the default depends on the version of torch"
+                name=name, state=State.UNKNOWN, detail="not set; the default depends on the torch version"
             )
         on = (int(release[1]), int(release[2])) >= _RECORDER_ON_SINCE
         detail = f"{'on' if on else 'off'} by default in torch {version}"
@@ -99,7 +101,7 @@ def _recorder(job: Job, version: str | None) -> DoctorCheck:
 def _agent(host: Host, job: Job) -> DoctorCheck:
     name = f"rank agent of {job.id}"
     if not job.run_dir:
-        detail = "none: stacks can be read, but not the flight records of a Gloo job that hangs"
+        detail = "none: stacks can be read, but not the flight records of a hung Gloo job"
         return DoctorCheck(name=name, state=State.GAP, detail=detail, remedy=_NEXT_TIME)
     try:
         sockets = host.glob(f"{glob.escape(job.run_dir)}/ranks/rank-*.sock")
@@ -108,5 +110,9 @@ def _agent(host: Host, job: Job) -> DoctorCheck:
     answering = len({PurePosixPath(path).name.split(".")[0] for path in sockets})
     state = State.OK if answering >= len(job.live) else State.GAP
     detail = f"{answering} of {len(job.live)} ranks have one in {job.run_dir}"
-    remedy = "" if state is State.OK else f"Ranks may still be starting; else look for why: ls {job.run_dir}/ranks"
+    remedy = (
+        ""
+        if state is State.OK
+        else f"Ranks may still be starting; otherwise look for the reason: ls {job.run_dir}/ranks"
+    )
     return DoctorCheck(name=name, state=state, detail=detail, remedy=remedy)

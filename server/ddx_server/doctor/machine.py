@@ -1,4 +1,4 @@
-"""What the machine allows: reading processes, pausing them for their stacks, room for a bundle."""
+"""Checks of the machine: reading processes, pausing them to read stacks, disk space for a bundle."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ddx_tools.sources.hosts.pyspy import PERMISSION_HELP, find_pyspy
 
 _CAP_SYS_PTRACE = 1 << 19  # include/uapi/linux/capability.h
 _BUNDLE_BYTES = 1 << 30
-"""Room to ask for: a bundle of a thousand ranks with long logs stays below it."""
+"""Required disk space: a bundle of a thousand ranks with long logs is smaller."""
 
 
 def check_machine(host: Host) -> Iterator[DoctorCheck]:
-    """All checks that need no job."""
+    """Yield all checks that need no job."""
     if sys.platform == "linux":
         yield _proc(host)
         yield _yama(host)
@@ -33,8 +33,8 @@ def check_machine(host: Host) -> Iterator[DoctorCheck]:
         yield DoctorCheck(
             name="processes",
             state=State.UNKNOWN,
-            detail="this is not Linux: no kernel state of threads, and stacks of other processes need root",
-            remedy="Stacks: sudo ddx why. Logs and bundles from a cluster are read here as anywhere.",
+            detail="this is not Linux: thread states are not available, and reading other processes' stacks needs root",
+            remedy="For stacks: sudo ddx why. Logs and bundles from a cluster can be read here as anywhere.",
         )
     yield _pyspy(host)
     yield _stacks(host)
@@ -49,16 +49,16 @@ def _proc(host: Host) -> DoctorCheck:
             name="/proc",
             state=State.GAP,
             detail=f"processes of other users are hidden (hidepid, or /proc is not mounted): {error.message}",
-            remedy="A job of your own user can be diagnosed; for any other: sudo ddx why",
+            remedy="ddx can diagnose your own user's jobs; for all others: sudo ddx why",
         )
     return DoctorCheck(name="/proc", state=State.OK, detail="processes of all users are listed")
 
 
 _YAMA = {
-    "0": "0: a user may read the stacks of all own processes",
-    "1": "1: a process may read only the stacks of what it started itself; root may read all",
-    "2": "2: only root may read stacks",
-    "3": "3: nobody may read stacks, not even root, until the next boot",
+    "0": "0: a user may read the stacks of all of their own processes",
+    "1": "1: a process may read only the stacks of processes that it started; root may read all",
+    "2": "2: only root may read other processes' stacks",
+    "3": "3: nobody may read other processes' stacks, not even root, until the next boot",
 }
 
 
@@ -90,7 +90,7 @@ def _capability(host: Host) -> DoctorCheck:
     return DoctorCheck(
         name="CAP_SYS_PTRACE",
         state=State.GAP,
-        detail="not held although this is root, as in a container started without it",
+        detail="not held although this is root: typical of a container started without it",
         remedy="Start the container with --cap-add SYS_PTRACE (Kubernetes: securityContext.capabilities.add), "
         "or run ddx on its host.",
     )
@@ -112,12 +112,12 @@ def _container(host: Host) -> DoctorCheck:
         own = host.read("/proc/self/uid_map").data.split() != [b"0", b"0", b"4294967295"]
     except HostError:
         own = False
-    hints += ["a user namespace of its own"] * own
+    hints += ["its own user namespace"] * own
     if not hints:
         return DoctorCheck(
-            name="container", state=State.OK, detail="no sign of one: all processes of the host can be seen"
+            name="container", state=State.OK, detail="no sign of one: all of the host's processes are visible"
         )
-    detail = f"this looks like one ({', '.join(hints)}): only its own processes can be seen"
+    detail = f"this looks like one ({', '.join(hints)}): only its own processes are visible"
     return DoctorCheck(name="container", state=State.OK, detail=detail)
 
 
@@ -132,7 +132,7 @@ def _pyspy(host: Host) -> DoctorCheck:
 
 
 def _stacks(host: Host) -> DoctorCheck:
-    """Nothing but trying reports Yama, SELinux, seccomp and containers: a Python process of our own is read."""
+    """Try to read a Python process of our own: nothing else shows what Yama, SELinux, seccomp and containers allow."""
     try:
         with _own_python() as child:
             host.stack(child.pid)
@@ -140,13 +140,13 @@ def _stacks(host: Host) -> DoctorCheck:
         remedy = error.help or PERMISSION_HELP
         return DoctorCheck(name="stacks", state=State.GAP, detail=error.message, remedy=remedy)
     except OSError as error:
-        return DoctorCheck(name="stacks", state=State.UNKNOWN, detail=f"not tried: {sys.executable}: {error.strerror}")
-    return DoctorCheck(name="stacks", state=State.OK, detail="py-spy read the stack of a Python process beside it")
+        return DoctorCheck(name="stacks", state=State.UNKNOWN, detail=f"not tested: {sys.executable}: {error.strerror}")
+    return DoctorCheck(name="stacks", state=State.OK, detail="py-spy read the stack of a test process")
 
 
 @contextmanager
 def _own_python() -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process that waits, and ends with this block."""
+    """Start a Python process that waits, and kill it at the end of the block."""
     program = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         try:

@@ -1,4 +1,4 @@
-"""The answer of `ddx doctor`, and how it looks on a terminal."""
+"""The report of `ddx doctor` and its rendering on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddx_tools.model.diagnosis import Contract
 
 
 class State(StrEnum):
-    """How one check came out."""
+    """The result of one check."""
 
     OK = "ok"
     GAP = "gap"
@@ -21,12 +21,12 @@ class State(StrEnum):
 
 
 class DoctorCheck(Contract):
-    """One thing that ddx needs, or would make use of."""
+    """A check of one thing that ddx needs or can make use of."""
 
     name: str
     state: State
-    detail: str = Field(description="What was seen, in words.")
-    remedy: str = Field("", description="What to type or to do about a gap.")
+    detail: str = Field(description="What the check found, in words.")
+    remedy: str = Field("", description="The command or action that closes the gap.")
 
 
 class DoctorReport(Contract):
@@ -37,7 +37,7 @@ class DoctorReport(Contract):
 
     @property
     def gaps(self) -> list[DoctorCheck]:
-        """The checks that need something done."""
+        """The checks that call for action."""
         return [check for check in self.checks if check.state is State.GAP]
 
 
@@ -45,7 +45,7 @@ _MARKS = {State.OK: ("✓", "green"), State.GAP: ("✗", "red"), State.UNKNOWN: 
 
 
 def render(report: DoctorReport, console: Console) -> None:
-    """One line a check, and below a gap what to do about it."""
+    """Print one line per check, and below each gap how to close it."""
     width = max((len(check.name) for check in report.checks), default=0)
     for check in report.checks:
         mark, style = _MARKS[check.state]
@@ -56,5 +56,5 @@ def render(report: DoctorReport, console: Console) -> None:
         if check.remedy:
             console.print(Text(" " * (width + 4) + "→ ", style="dim") + safe(check.remedy, style="cyan"))
     gaps = len(report.gaps)
-    verdict = "nothing to do" if not gaps else f"{gaps} gap{'s' * (gaps > 1)}, each with what to do about it"
+    verdict = "nothing to do" if not gaps else f"{gaps} gap{'s' * (gaps > 1)}, each with a remedy"
     console.print(f"{report.host}: {verdict}.", style="bold")

@@ -1,1 +1,1 @@
-"""A post-mortem of a job: what the evidence says is filled in, and what it cannot say is left as a question."""
+"""The post-mortem of a job: filled in as far as the evidence goes, with questions for the rest."""

@@ -1,4 +1,4 @@
-"""Which commit brought a line of the program, by `git blame` in the checkout that the user names."""
+"""Finds the commit that introduced a line of the program, by `git blame` in the user's checkout."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _MOST_CHARACTERS = 200
 
 @dataclass(frozen=True)
 class BlamedLine:
-    """A line and the commit that it comes from. Whose it was is left out: a post-mortem asks what, not who."""
+    """A line and the commit that introduced it. The author is left out: a post-mortem asks what, not who."""
 
     path: str
     line: int
     text: str
     commit: str
-    """"" where the line is not committed."""
+    """"" if the line is not committed."""
     day: str
     subject: str
     same: bool
-    """The line in the checkout reads as the one that the job ran."""
+    """Whether the line in the checkout is the one that the job ran."""
 
 
 def blamed_line(repo: Path, at: Location) -> BlamedLine | None:
-    """The origin of a place of the program; None where the checkout has no such file, or several, or no such line."""
+    """Blame the line at a location; None if the checkout has no such line, no such file, or several such files."""
     if at.line is None:
         return None
     path = _path_in(repo, at.file)
@@ -47,7 +47,7 @@ def blamed_line(repo: Path, at: Location) -> BlamedLine | None:
 
 
 def _path_in(repo: Path, file: str) -> str | None:
-    """The one tracked file that shares the longest end with a path of the job."""
+    """The one tracked file that shares the longest path suffix with a path from the job."""
     tracked = (_git(repo, "ls-files", "-z") or "").split("\0")
     parts = PurePosixPath(file.replace("\\", "/")).parts
     for length in range(len(parts), 0, -1):
@@ -59,7 +59,7 @@ def _path_in(repo: Path, file: str) -> str | None:
 
 
 def _git(repo: Path, *arguments: str) -> str | None:
-    """What git prints; None if it fails. No pager, no hook of a file system, no external diff."""
+    """Run git and return its output; None if it fails. Pager, file-system hooks and external diff are off."""
     argv = ["git", "--no-pager", "--literal-pathspecs", "-C", str(repo), "-c", "core.fsmonitor=false", *arguments]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=_GIT_SECONDS, check=False, stdin=subprocess.DEVNULL)

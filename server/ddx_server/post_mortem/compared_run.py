@@ -1,4 +1,4 @@
-"""Another run of the job beside the one that failed: whether it is well, and what is otherwise there."""
+"""Compares another run of the job with the failed one: whether it is healthy, and how it differs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _MOST_DIFFERENCES = 20
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """Another run, and what is otherwise in it."""
+    """Another run, and how it differs from the failed one."""
 
     run: Baseline
     differences: list[BaselineDifference]
-    """`here` is the failed run, `there` this one."""
+    """In each, `here` is the failed run and `there` this one."""
     left_out: int
 
 
 def compared_run(place: Path, failed: Baseline, progress: Callable[[str], None]) -> ComparedRun:
-    """A bundle, logs, records or the baseline of another run, beside the failed one. Raises UsageError."""
+    """Read a run (bundle, logs, records or baseline) and compare it with the failed one. Raises UsageError."""
     run = read_baseline(place, progress)
     differences = iter(baseline_differences(failed, run))
     shown = list(islice(differences, _MOST_DIFFERENCES))

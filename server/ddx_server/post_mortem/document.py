@@ -1,4 +1,4 @@
-"""The post-mortem as Markdown: impact, timeline, walk, root cause, reproducer, fix, proof, prevention."""
+"""The post-mortem as Markdown: impact, timeline, diagnosis, root cause, reproducer, fix, proof, prevention."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _MOST_CLAIMS, _MOST_RIVALS = 8, 6
 
 @dataclass(frozen=True)
 class PostMortemFacts:
-    """All that is known of an incident when its post-mortem is written."""
+    """All that is known about an incident when its post-mortem is written."""
 
     said: Diagnosis
     target: Sequence[str]
     ranks: int
     hosts: int
     on_gpus: bool
-    """Its collectives ran on GPUs."""
+    """Whether its collectives ran on GPUs."""
     moments: JobMoments
     blamed: Sequence[BlamedLine] = ()
     repo: Path | None = None
     repro: Path | None = None
     no_repro: str = ""
-    """Why no script shows the fault again."""
+    """Why there is no script that reproduces the fault."""
     prevent: Sequence[str] = ()
     baseline: ComparedRun | None = None
     fixed: ComparedRun | None = None
@@ -44,7 +44,7 @@ class PostMortemFacts:
 
 @dataclass
 class PostMortemSection:
-    """A part of the document; what nothing says is asked in it."""
+    """A section of the document: lines from the evidence, and questions about what the evidence does not say."""
 
     title: str
     lines: list[str] = field(default_factory=list)
@@ -52,11 +52,11 @@ class PostMortemSection:
 
 
 def post_mortem(facts: PostMortemFacts) -> str:
-    """The document: every section has lines, questions, or both."""
+    """Write the document; every section has lines, questions, or both."""
     made = sections(facts)
     asked = sum(len(section.questions) for section in made)
     lines = [f"# Post-mortem: {plain(facts.said.headline, 500)}", ""]
-    lines += [f"{asked} questions are open, which the evidence cannot answer: they are marked `[ ]`.", ""]
+    lines += [f"{asked} questions are open because the evidence does not answer them; they are marked `[ ]`.", ""]
     for section in made:
         lines += [f"## {section.title}", "", *section.lines]
         if section.questions:
@@ -67,7 +67,7 @@ def post_mortem(facts: PostMortemFacts) -> str:
 
 
 def sections(facts: PostMortemFacts) -> list[PostMortemSection]:
-    """The parts of the document, in order."""
+    """The sections of the document, in order."""
     return [
         _impact(facts), _timeline(facts), _walk(facts), _root_cause(facts), _reproducer(facts), _fix(facts),
         _proof(facts), _prevention(facts), _luck(facts),
@@ -80,21 +80,21 @@ def _impact(facts: PostMortemFacts) -> PostMortemSection:
     if facts.ranks:
         made.lines.append(f"- {facts.ranks} rank{'s' if facts.ranks != 1 else ''}{hosts}.")
     else:
-        made.questions.append("How many ranks and hosts had the job?")
+        made.questions.append("How many ranks and hosts did the job have?")
     silence_s, since, last = facts.moments.silence_s, facts.moments.silent_since, facts.moments.last
     if silence_s is not None and since and last:
         made.lines.append(
-            f"- No work for at least {_duration(silence_s)}: from {clock(since.time_s)} ({plain(since.says)}) to "
+            f"- No progress for at least {_duration(silence_s)}: from {clock(since.time_s)} ({plain(since.says)}) to "
             f"{clock(last.time_s)} UTC ({plain(last.says)})."
         )
         if facts.ranks:
             unit = "GPU-hours" if facts.on_gpus else "rank-hours"
-            basis = ", one GPU a rank" if facts.on_gpus else ""
-            made.lines.append(f"- {facts.ranks * silence_s / 3600:.3g} {unit} lost meanwhile, at least{basis}.")
-        made.questions.append("When was the job ended or started again? Until then the loss goes on.")
+            basis = ", with one GPU per rank" if facts.on_gpus else ""
+            made.lines.append(f"- {facts.ranks * silence_s / 3600:.3g} {unit} were lost in that time, at least{basis}.")
+        made.questions.append("When was the job ended or restarted? The loss counts until then.")
     else:
-        made.questions.append("From when to when did the job do no work? Nothing in the evidence has both times.")
-    made.questions.append("Was work since the last checkpoint lost, and how much?")
+        made.questions.append("From when to when did the job make no progress? The evidence does not have both times.")
+    made.questions.append("How much work since the last checkpoint was lost?")
     return made
 
 
@@ -107,13 +107,13 @@ def _duration(seconds: float) -> str:
 def _timeline(facts: PostMortemFacts) -> PostMortemSection:
     made = PostMortemSection("Timeline")
     if facts.moments.moments:
-        made.lines = ["Clocks are those of the hosts, as UTC.", ""]
+        made.lines = ["Times are from the hosts' clocks, in UTC.", ""]
         for moment in facts.moments.moments:
             quote = f": {code(moment.quote)}" if moment.quote else ""
             made.lines.append(f"- {clock(moment.time_s)} {plain(moment.says)}{quote}")
     else:
-        made.questions.append("What happened when? No line of the evidence has a time.")
-    made.questions.append("Who noticed it, when, and by what?")
+        made.questions.append("What happened when? No line of the evidence has a timestamp.")
+    made.questions.append("Who noticed it, when, and how?")
     return made
 
 
@@ -129,7 +129,7 @@ def _walk(facts: PostMortemFacts) -> PostMortemSection:
     for claim in said.evidence[:_MOST_CLAIMS]:
         made.lines += claim_lines(claim)
     if said.chain:
-        made.lines += ["", "The waits, from the first on:", ""]
+        made.lines += ["", "The chain of waits:", ""]
         made.lines += [f"{number}. {plain(sentence)}" for number, sentence in enumerate(said.chain, 1)]
     if said.ruled_out:
         made.lines += ["", "Ruled out:", ""]
@@ -138,8 +138,8 @@ def _walk(facts: PostMortemFacts) -> PostMortemSection:
         made.lines += ["", "Not seen:", ""]
         made.lines += [f"- {plain(gap.what)}" for gap in said.missing[:_MOST_RIVALS]]
     if not target:
-        made.questions.append("Where is the evidence kept? It was read from the live job: keep a bundle (ddx capture).")
-    made.questions.append("What was tried before, and what pointed the wrong way?")
+        made.questions.append("Where is the evidence kept? It was read from the live job: save a bundle (ddx capture).")
+    made.questions.append("What was tried before, and what was misleading?")
     return made
 
 
@@ -158,27 +158,29 @@ def _fenced(lines: Sequence[str]) -> list[str]:
 def _root_cause(facts: PostMortemFacts) -> PostMortemSection:
     said, made = facts.said, PostMortemSection("Root cause")
     if who := who_of(said):
-        waiting = f"; {rank_list(said.victims.ranks)} could not go on" if said.victims.ranks else ""
+        waiting = f"; {rank_list(said.victims.ranks)} waited" if said.victims.ranks else ""
         made.lines.append(f"- Who: {plain(who)}{waiting}.")
     made.lines += [f"- Where: {place(at)}." for at in places_of(said)[:3]]
     if said.verdict is Verdict.DIAGNOSED and said.causes:
         made.lines.append(f"- Why: {plain(said.causes[0].title)} ({code(said.causes[0].id)}).")
     elif said.causes:
         names = ", ".join(code(cause.id) for cause in said.causes[:_MOST_RIVALS])
-        made.questions.append(f"Why? The evidence does not single out one cause; possible: {names}.")
+        made.questions.append(f"Why did it happen? The evidence does not single out one cause; possible are {names}.")
     else:
-        made.questions.append("Why? The evidence names no cause.")
+        made.questions.append("Why did it happen? The evidence names no cause.")
     made.lines += [f"- {plain(line)}" for line in sureness(said)]
     for lines in (said.source_lines, said.peer_lines):
         made.lines += _program(lines) if lines else []
     made.lines += list(_commits(facts))
     if not facts.blamed:
         if not places_of(said):
-            made.questions.append("Which line of the program, if any, brought it? Nothing names one.")
+            made.questions.append("Which line of the program, if any, caused it? The evidence names none.")
         elif facts.repo:
-            made.questions.append(f"Which commit brought it? {code(str(facts.repo))} has no such file and line.")
+            made.questions.append(
+                f"Which commit introduced it? {code(str(facts.repo))} does not have this file and line."
+            )
         else:
-            made.questions.append("Which commit brought it? Name the checkout that ran: --repo DIR.")
+            made.questions.append("Which commit introduced it? Name the checkout of the program that ran: --repo DIR.")
     return made
 
 
@@ -193,22 +195,25 @@ def _commits(facts: PostMortemFacts) -> Iterator[str]:
         yield ""
         where = code(f"{one.path}:{one.line}")
         if not one.same:
-            yield f"{where} reads {code(one.text)} in the checkout, which is not what the job ran."
+            yield f"{where} is {code(one.text)} in the checkout, which is not what the job ran."
         elif one.commit:
-            yield f"{where} came with {code(one.commit)} of {one.day}: {plain(one.subject)}"
+            yield f"{where} was introduced by {code(one.commit)} on {one.day}: {plain(one.subject)}"
         else:
-            yield f"{where} is changed in the checkout and not committed."
+            yield f"{where} has an uncommitted change in the checkout."
 
 
 def _reproducer(facts: PostMortemFacts) -> PostMortemSection:
     made = PostMortemSection("Reproducer")
     if facts.repro:
         script = shlex.quote(str(facts.repro))
-        commands = [f"python {script}  # hangs or fails as the job did", f"python {script} --healthy  # runs through"]
-        made.lines = [f"{code(str(facts.repro))} makes the calls that the ranks made:", "", *_fenced(commands)]
+        commands = [
+            f"python {script}  # hangs or fails like the job",
+            f"python {script} --healthy  # runs to completion",
+        ]
+        made.lines = [f"{code(str(facts.repro))} repeats the calls that the ranks made:", "", *_fenced(commands)]
     else:
         why = f" (ddx repro: {plain(facts.no_repro)})" if facts.no_repro else ""
-        made.questions.append(f"How is it made to happen again, and how often does it?{why}")
+        made.questions.append(f"How can it be reproduced, and how reliably?{why}")
     return made
 
 
@@ -216,30 +221,28 @@ def _fix(facts: PostMortemFacts) -> PostMortemSection:
     said, made = facts.said, PostMortemSection("Fix")
     made.lines = [f"{number}. {plain(step)}" for number, step in enumerate(said.fix, 1)]
     if said.suggestion:
-        made.lines += ["", "A suggestion, which nobody has tried:", "", *_fenced(said.suggestion)]
-    made.questions.append("What was changed, and in which commit?")
+        made.lines += ["", "An untested suggestion:", "", *_fenced(said.suggestion)]
+    made.questions.append("What was changed to fix it, and in which commit?")
     return made
 
 
 def _proof(facts: PostMortemFacts) -> PostMortemSection:
     said, made, fixed = facts.said, PostMortemSection("Proof"), facts.fixed
-    made.lines = [f"- To see: {plain(step)}" for step in said.verify]
+    made.lines = [f"- Check: {plain(step)}" for step in said.verify]
     if fixed is None:
-        made.questions.append("Which run shows that it holds? Name it: --fixed RUN.")
+        made.questions.append("Which run proves the fix? Name it: --fixed RUN.")
     elif fixed.run.is_well:
-        made.lines += [f"- The run with the fix, {code(fixed.run.place)}: {plain(fixed.run.says)}."]
-        made.lines += _otherwise(fixed, "in the run with the fix")
+        made.lines += [f"- The fixed run, {code(fixed.run.place)}: {plain(fixed.run.says)}."]
+        made.lines += _otherwise(fixed, "in the fixed run")
     else:
-        made.lines += [f"- {code(fixed.run.place)} is no proof: {plain(fixed.run.says)}."]
-        made.questions.append("Which run shows that it holds?")
+        made.lines += [f"- {code(fixed.run.place)} does not prove the fix: {plain(fixed.run.says)}."]
+        made.questions.append("Which run proves the fix?")
     if facts.baseline:
         run = facts.baseline.run
-        made.lines += [f"- The run to compare with, {code(run.place)}: {plain(run.says)}.", *_figures(run)]
-        made.lines += _otherwise(facts.baseline, "in the run to compare with")
+        made.lines += [f"- The baseline run, {code(run.place)}: {plain(run.says)}.", *_figures(run)]
+        made.lines += _otherwise(facts.baseline, "in the baseline run")
     else:
-        made.questions.append(
-            "What did it do while it was well: speed, versions, topology? Name a run: --baseline RUN."
-        )
+        made.questions.append("What did a healthy run look like: speed, versions, topology? Name one: --baseline RUN.")
     return made
 
 
@@ -249,25 +252,27 @@ def _figures(run: Baseline) -> Iterator[str]:
     for name, spread in run.rates.items():
         yield f"  - {code(name)}: {figure(spread.median)} (median of {spread.count})."
     if run.memory_peak_bytes:
-        yield f"  - Tensors of one rank held {run.memory_peak_bytes / 2**30:.2f} GiB at most."
+        yield f"  - Tensors of one rank took up at most {run.memory_peak_bytes / 2**30:.2f} GiB."
 
 
 def _otherwise(run: ComparedRun, where: str) -> Iterator[str]:
     if not run.differences:
-        yield f"  - Nothing that both runs tell is otherwise {where}."
+        yield f"  - Nothing that both runs report differs {where}."
     for one in run.differences:
         yield f"  - {code(one.what)}: {code(one.here)} in the failed run, {code(one.there)} {where}."
     if run.left_out:
-        yield f"  - {run.left_out} more differ."
+        yield f"  - {run.left_out} more values differ."
 
 
 def _prevention(facts: PostMortemFacts) -> PostMortemSection:
     made = PostMortemSection("Prevention")
     made.lines = [f"- {plain(step)}" for step in facts.prevent]
-    made.lines.append("- Started by `ddx run -- …`, the job says by itself who holds it up, before its limit strikes.")
-    made.questions.append("Which check, assertion or alarm would have caught it, and who adds it by when?")
+    made.lines.append(
+        "- Started with `ddx run -- …`, the job itself reports which rank holds it up, before its timeout expires."
+    )
+    made.questions.append("Which check, assertion or alarm would have caught it? Who adds it, and by when?")
     return made
 
 
 def _luck(facts: PostMortemFacts) -> PostMortemSection:
-    return PostMortemSection("What was lucky", [], ["What went well by chance, and would not the next time?"])
+    return PostMortemSection("What was lucky", [], ["What went well by chance, and might not next time?"])

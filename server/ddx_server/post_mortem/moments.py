@@ -1,4 +1,4 @@
-"""When things happened to a job, as far as its rows have times: the timeline, and how long the job made no progress."""
+"""The timeline of a job, as far as its rows have times, and how long the job made no progress."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ddx_tools.model.grouping import gathered
 _MOST_MOMENTS, _LONGEST = 20, 240
 _TROUBLE = ("traceback", "fatal_stack", "exit", "watchdog", "gloo", "failure_summary", "error_file")
 _LONGEST_SILENCE_S = 90 * 86_400.0
-"""More than that is a clock that is wrong."""
+"""A longer silence means that a clock is wrong."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One thing with its time."""
+    """One event with its time."""
 
     time_s: float
-    """Wall clock of its host, seconds since the epoch."""
+    """Wall clock of the event's host, in seconds since the epoch."""
     says: str
     quote: str = ""
 
@@ -34,13 +34,13 @@ class JobMoments:
 
     moments: list[Moment]
     silent_since: Moment | None
-    """When a rank began to wait, or failed, for good."""
+    """When a rank failed, or began to wait and never stopped."""
     last: Moment | None
-    """The last sign of the job, or the last time that somebody looked at it."""
+    """The last sign of the job, or the last time it was captured."""
 
     @property
     def silence_s(self) -> float | None:
-        """For how long it did no work, at least; None if nothing says it."""
+        """The least time for which the job made no progress, in seconds; None if unknown."""
         if self.silent_since is None or self.last is None:
             return None
         silence_s = self.last.time_s - self.silent_since.time_s
@@ -48,7 +48,7 @@ class JobMoments:
 
 
 def job_moments(store: Store, victims: Collection[int], blamed: Collection[int]) -> JobMoments:
-    """What the rows of a store say of times. `victims`: who waits; `blamed`: for whom."""
+    """The timeline from the rows of a store. `victims` are the waiting ranks, `blamed` the ranks they wait for."""
     starts = [*_waits(store, set(victims)), *_failures(store, set(blamed))]
     since = min(starts, key=lambda moment: moment.time_s, default=None)
     moments = [*_progress(store), *starts, *_printed(store), *_captures(store)]
@@ -57,7 +57,7 @@ def job_moments(store: Store, victims: Collection[int], blamed: Collection[int])
 
 
 def clock(time_s: float) -> str:
-    """`2026-11-22 02:47:03`, UTC."""
+    """Format a time as `2026-11-22 02:47:03`, UTC."""
     return dt.datetime.fromtimestamp(time_s, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -72,14 +72,14 @@ ORDER BY time_s DESC LIMIT 1
 
 
 def _progress(store: Store) -> Iterator[Moment]:
-    """The last work that is known to have been done."""
+    """Yield the last work that is known to have been done."""
     for row in store.query(_DONE):
         if _is_time(row["time_s"]):
             number = f" {row['seq']}" if row["seq"] is not None else ""
             yield Moment(row["time_s"], f"the last collective that a rank completed: {row['op']}{number}")
     for row in store.query(_STEP):
         if _is_time(row["time_s"]):
-            yield Moment(row["time_s"], f"the last step that was printed: {row['step']}")
+            yield Moment(row["time_s"], f"the last printed step: {row['step']}")
 
 
 _OPEN = """
@@ -98,11 +98,11 @@ WHERE kind = 'watchdog' AND time_s IS NOT NULL AND rank IS NOT NULL AND details-
 
 
 def _waits(store: Store, victims: set[int]) -> Iterator[Moment]:
-    """When the first of the waiting ranks began to wait, by each source."""
+    """Yield when the first of the waiting ranks began to wait, according to each source."""
     for query, words in (
         (_OPEN, "rank {rank} called {op} {seq}, which never completed"),
-        (_BLOCKED, "rank {rank} last moved, as its kernel says"),
-        (_EXPIRED, "rank {rank} began to wait, as its watchdog says"),
+        (_BLOCKED, "rank {rank} last made progress, according to its kernel"),
+        (_EXPIRED, "rank {rank} began to wait, according to its watchdog"),
     ):
         rows = [row for row in store.query(query) if row["rank"] in victims and _is_time(row["time_s"])]
         if rows:
@@ -117,14 +117,14 @@ WHERE time_s IS NOT NULL AND kind IN ? AND NOT coalesce(superseded, false) ORDER
 
 
 def _failures(store: Store, blamed: set[int]) -> Iterator[Moment]:
-    """The first failure of a blamed rank."""
+    """Yield the first failure of a blamed rank."""
     rows = store.query(_EVENTS, [["traceback", "fatal_stack", "exit"]])
     for row in [row for row in rows if row["rank"] in blamed and _is_time(row["time_s"])][:1]:
         yield Moment(row["time_s"], f"rank {row['rank']}: {row['code'] or _words(row['kind'])}", _said(row))
 
 
 def _printed(store: Store) -> Iterator[Moment]:
-    """Failures of all ranks, each kind once."""
+    """Yield the failures of all ranks, each kind once."""
     rows = [row for row in store.query(_EVENTS, [list(_TROUBLE)]) if _is_time(row["time_s"])]
     for (kind, code), same in gathered(((row["kind"], row["code"]), row) for row in rows).items():
         ranks = {row["rank"] for row in same if row["rank"] is not None}

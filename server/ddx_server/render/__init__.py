@@ -1,1 +1,1 @@
-"""From results to a terminal. Data is drawn here and nowhere else."""
+"""Renders results on a terminal; nothing else in ddx does."""

@@ -1,4 +1,4 @@
-"""A diagnosis in a few plain lines, for a place where much else is printed: who, where, why, what to do."""
+"""A diagnosis in a few plain lines (who, where, why, what to do), for output that holds much else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN_PLACES, _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_FIXES = 2, 3, 3, 2
 
 
 def brief(diagnosis: Diagnosis) -> list[str]:
-    """Lines without control characters and secrets."""
+    """Summarize a diagnosis as a few plain lines, without control characters and secrets."""
     lines = [f"{diagnosis.verdict.upper()}  {diagnosis.headline}"]
     who, places = _who(diagnosis)
     if who:
@@ -32,7 +32,7 @@ def brief(diagnosis: Diagnosis) -> list[str]:
 
 
 def _who(diagnosis: Diagnosis) -> tuple[str, Sequence[Location]]:
-    """Whom the cause blames, else who is suspected, and where these are."""
+    """The blamed ranks or hosts, or else the suspects, and their locations."""
     culprits = diagnosis.culprits
     if culprits.ranks or culprits.hosts:
         return rank_list(culprits.ranks) if culprits.ranks else ", ".join(culprits.hosts), culprits.locations

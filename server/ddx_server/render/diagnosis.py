@@ -1,4 +1,4 @@
-"""A diagnosis for a tired person, on one screen: the answer, then why, then what to do. Nothing stands there twice."""
+"""A diagnosis for a tired person, on one screen: the answer, then why, then what to do. Nothing appears twice."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ddx_tools.model.diagnosis import (
 )
 
 MOST_BYTES = 4900
-"""Of what is printed, whatever a job holds;"""
+"""Limit on the printed output, however large the job is;"""
 _MOST_WITH_CASE = 6900
-"""and with the case file."""
+"""and the limit with the case file."""
 _STYLES = {Verdict.DIAGNOSED: "bold red", Verdict.UNDECIDED: "bold yellow", Verdict.HEALTHY: "bold green"}
 _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING, _SHOWN_SEPARATED = 4, 6, 3, 4, 8
 _SHOWN_SUSPECTS, _SHOWN_RULED_OUT, _SHOWN_SENTENCES = 3, 3, 4
@@ -39,7 +39,7 @@ _SHOWN_SILENT = 4
 
 @dataclass(frozen=True)
 class Section:
-    """Lines under a title. Of the least weight what does not fit is left out first, from the end."""
+    """Lines under a title. If the sections do not fit, those of least weight are shortened first, from the end."""
 
     title: str
     lines: list[Text]
@@ -47,7 +47,7 @@ class Section:
 
 
 def render_diagnosis(diagnosis: Diagnosis, console: Console, *, with_case: bool = False) -> None:
-    """Print a diagnosis; `with_case`: with the case file though it is diagnosed."""
+    """Print a diagnosis. With `with_case`, print the case file even if a cause is diagnosed."""
     if diagnosis.verdict is Verdict.DIAGNOSED and not with_case:
         diagnosis = diagnosis.model_copy(update={"case": CaseFile()})
     told = f"{diagnosis.verdict.upper()}  "
@@ -68,7 +68,7 @@ def render_diagnosis(diagnosis: Diagnosis, console: Console, *, with_case: bool 
 
 
 def _wrapped(line: Text, width: int, console: Console) -> list[Text]:
-    """A line on as many rows as it takes, none of them padded; of a command, which is copied, that is one."""
+    """Wrap a line into rows without padding; a command stays on one row, so that it can be copied."""
     if line.no_wrap:
         return [line]
     rows = line.wrap(console, width, overflow="fold")
@@ -82,7 +82,7 @@ def _cost(section: Section) -> int:
 
 
 def _fitting(sections: list[Section], most_bytes: int) -> list[Section]:
-    """The sections as far as they fit; what had to go is said."""
+    """Shorten the sections to fit `most_bytes`, and add a section that names the shortened ones."""
     over = sum(map(_cost, sections)) - most_bytes
     cut: list[str] = []
     for section in sorted(sections, key=lambda section: section.weight):
@@ -97,7 +97,7 @@ def _fitting(sections: list[Section], most_bytes: int) -> list[Section]:
         cut.append(section.title)
     left = [section for section in sections if section.lines]
     if cut:
-        left.append(Section("shortened", [safe(f"{', '.join(cut)}; all of it: --json", "dim")], 0))
+        left.append(Section("shortened", [safe(f"{', '.join(cut)}; for all of it: --json", "dim")], 0))
     return left
 
 
@@ -126,7 +126,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[Section]:
     yield Section("looked at", [safe(line) for line in diagnosis.looked_at], 20)
     yield Section("not seen", list(_missing(diagnosis)), 50)
     if diagnosis.shown_by and any(claim.source for claim in diagnosis.evidence):
-        yield Section("open it", [_command(f"{diagnosis.shown_by}    # WORDS: as in [ ]", "dim")], 65)
+        yield Section("open it", [_command(f"{diagnosis.shown_by}    # WORDS: the source in [ ]", "dim")], 65)
 
 
 def _command(line: str, style: str) -> Text:
@@ -140,7 +140,7 @@ def _repeats(sentence: str, said: set[str]) -> bool:
 
 
 def _who(diagnosis: Diagnosis, said: set[str]) -> Iterator[Text]:
-    """Suspects with their seats, whom the cause blames if that is somebody else, and who waits."""
+    """Suspects with their hosts and devices, other ranks or hosts that the cause blames, and who is blocked."""
     named = [rank for suspect in diagnosis.suspects for rank in suspect.ranks]
     for suspect in diagnosis.suspects[:_SHOWN_SUSPECTS]:
         certainty = "" if suspect.certainty is Certainty.SEEN else "perhaps to blame, "
@@ -184,13 +184,13 @@ def _place(place: Location, *, with_source: bool) -> Text:
 
 
 def _differs(differs: Differs | None) -> Iterator[Text]:
-    """Two columns; one where both have the same."""
+    """The comparison in two columns; a value that both share is printed once."""
     if differs is None:
         return
     rows = [("", differs.suspect, differs.peers), *((a.what, a.suspect, a.peers) for a in differs.aspects)]
     first = max(len(what) for what, _, _ in rows)
     if len(rows) == 1:
-        rows.append(("", "nothing that both tell is otherwise", ""))
+        rows.append(("", "nothing that both report differs", ""))
     second = min(max(len(safe(own).plain) for _, own, other in rows if own != other), _LONGEST_CELL)
     for what, own, other in rows:
         start = safe(f"{what:{first}}  ", "dim")
@@ -243,7 +243,7 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
 
 
 def _case(case: CaseFile) -> Iterator[Text]:
-    """Lines of the material, each behind what shows the first of them."""
+    """Lines of the material; above each excerpt, the source of its first line."""
     for part in case.parts:
         yield safe(f"[{part.at}]", "dim", limit=200) + safe(f" {part.says}" if part.says else "", "dim")
         yield from (safe(f"  {line}", "cyan", limit=_LONGEST) for line in part.text.split("\n"))
@@ -252,7 +252,7 @@ def _case(case: CaseFile) -> Iterator[Text]:
 
 
 def _hosts_without_answer(diagnosis: Diagnosis) -> Iterator[Text]:
-    """Hosts of which nothing is known, those with the same reason in one line."""
+    """Hosts that were not captured; those with the same reason share a line."""
     silent = [item.what for item in diagnosis.missing if item.why_it_matters == HOST_NOT_LOOKED_AT]
     for line in silent[:_SHOWN_SILENT]:
         yield safe(line, "bold", limit=600)
@@ -269,7 +269,7 @@ def _missing(diagnosis: Diagnosis) -> Iterator[Text]:
 
 
 def command_line(probe: str, args: Mapping[str, object]) -> str:
-    """A probe call as one types it; a value may come out of a job, and is quoted for the shell."""
+    """Format a probe call as a shell command; values are quoted, since they may come from a job."""
     words = ["ddx", probe.replace("_", "-")]
     for name, value in args.items():
         option = f"--{name.replace('_', '-')}"
@@ -284,6 +284,6 @@ def command_line(probe: str, args: Mapping[str, object]) -> str:
 
 
 def show_command(target: Sequence[str], saved: object = None) -> str:
-    """How one opens the sources of an answer about a target: `ddx show … --from logs`."""
+    """The command that opens the sources of an answer about a target: `ddx show … --from logs`."""
     places = [str(saved)] if saved else [item for item in target if item != "-"]
     return shlex.join(["ddx", "show", *(word for place in places for word in ("--from", place))]) + " WORDS"

@@ -1,4 +1,4 @@
-"""Errors of which neither ddx nor the job is to blame: a full disk, a quota, a file system that cannot be written."""
+"""Errors that are the fault of neither ddx nor the job: a full disk, a quota, a file system that cannot be written."""
 
 from __future__ import annotations
 
@@ -10,32 +10,34 @@ from pathlib import Path
 
 from ddx_tools.model.errors import DdxError
 
-_NO_ROOM = {errno.ENOSPC: "no space is left", errno.EDQUOT: "the quota is used up", errno.EFBIG: "a file got too large"}
+_NO_ROOM = {errno.ENOSPC: "no space is left", errno.EDQUOT: "the quota is used up", errno.EFBIG: "a file is too large"}
 _OTHERS = {
     errno.EROFS: "it is read-only",
     errno.EIO: "the device reports an error",
     errno.EMFILE: "too many files are open (ulimit -n)",
     errno.ENFILE: "too many files are open on this machine",
-    errno.ENOMEM: "memory has run out",
+    errno.ENOMEM: "out of memory",
 }
 _IN_WORDS = {
     "no space left on device": errno.ENOSPC,
     "disk quota exceeded": errno.EDQUOT,
     "file too large": errno.EFBIG,
 }
-"""What an error of a library says that has no number."""
+"""Messages of library errors that carry no error number."""
 
 
 class OutputNotWritten(DdxError):
-    """Standard output takes nothing more."""
+    """Standard output can no longer be written."""
 
     def __init__(self, error: OSError) -> None:
         reason = (error.strerror or str(error)).lower()
-        super().__init__(f"the output could not be written: {reason}", "Send it where there is room, or to a pipe.")
+        super().__init__(
+            f"the output could not be written: {reason}", "Redirect it to a disk with free space, or to a pipe."
+        )
 
 
 def lack_of_the_machine(error: BaseException) -> DdxError | None:
-    """What to report an error that the machine is to blame for, with exit code 2; None for all others."""
+    """The DdxError (exit code 2) that reports an error caused by the machine; None for any other error."""
     number = _number(error)
     if number in _NO_ROOM or number in _OTHERS:
         reason = {**_NO_ROOM, **_OTHERS}[number]
@@ -58,10 +60,10 @@ def _place_of(error: BaseException) -> str:
 
 def _help(number: int) -> str:
     if number not in _NO_ROOM:
-        return "Nothing of the job was changed. Try again once that is fixed."
+        return "Nothing in the job was changed. Try again once that is fixed."
     place = Path(tempfile.gettempdir())
     free_mib = shutil.disk_usage(place).free >> 20
     return (
-        f"ddx keeps what it reads in {place} ({free_mib} MiB free) while it works. Make room there, or name another "
-        "place: TMPDIR=/path ddx …; and write bundles where there is room."
+        f"ddx stores what it reads in {place} ({free_mib} MiB free) while it runs. Free space there, or set another "
+        "place: TMPDIR=/path ddx …; write bundles to a disk with free space."
     )

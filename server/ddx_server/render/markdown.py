@@ -1,4 +1,4 @@
-"""An answer as Markdown for a ticket or a chat: at most 40 lines, in which what a job says is no markup."""
+"""An answer as Markdown for a ticket or a chat: at most 40 lines; text from a job never acts as markup."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ddx_tools.model.diagnosis import Claim, Diagnosis, Location, Verdict, rank_
 
 MOST_LINES = 40
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~@^$&]|://|www\.")
-"""What a renderer may take for markup, a link or the name of somebody who is to be told."""
+"""Characters that a renderer may take for markup, a link or a mention."""
 _SPAN = re.compile(r"(?<![`\w])`([^`]+)`(?![`\w])")
 _SHOWN_CLAIMS, _SHOWN_STEPS, _SHOWN_PLACES, _SHOWN_RIVALS, _SHOWN_GAPS = 4, 3, 2, 4, 3
 _LONGEST = 300
 
 
 def markdown(said: Diagnosis) -> str:
-    """The answer: verdict and headline, who, where, why, evidence, fix or next check, what is open."""
+    """Format an answer: verdict and headline, who, where, why, evidence, fix or next check, gaps."""
     lines = list(_lines(said))
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], f"… {len(lines) - MOST_LINES + 1} more lines: `ddx why --json`"]
@@ -27,9 +27,9 @@ def markdown(said: Diagnosis) -> str:
 
 
 def plain(text: str, limit: int = _LONGEST) -> str:
-    """One line of text in which each word that could be markup is a code span, and what was one still is one."""
+    """One line of text with every word that could be markup put into a code span; existing code spans stay."""
     line = " ".join(safe(text, limit=limit).plain.split())
-    # Every second piece is what the pattern caught.
+    # Every second piece is a match of the pattern.
     pieces = _SPAN.split(line)
     return "".join(code(piece) if number % 2 else _words(piece) for number, piece in enumerate(pieces))
 
@@ -44,7 +44,7 @@ def _word(word: str) -> str:
 
 
 def code(text: str, limit: int = _LONGEST) -> str:
-    """One line of text as a code span, whatever backticks it holds."""
+    """One line of text as a code span, even if it contains backticks."""
     line = " ".join(safe(text, limit=limit).plain.split())
     fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", line)), default=0))
     edge = " " if line.startswith("`") or line.endswith("`") else ""
@@ -52,14 +52,14 @@ def code(text: str, limit: int = _LONGEST) -> str:
 
 
 def place(at: Location) -> str:
-    """A place of the program with its line."""
+    """A program location as Markdown, with its source line."""
     where = code(at.file if at.line is None else f"{at.file}:{at.line}")
     function = f" in {code(at.function)}" if at.function else ""
     return where + function + (f": {code(at.source.strip())}" if at.source and at.source.strip() else "")
 
 
 def claim_lines(claim: Claim) -> Iterator[str]:
-    """A piece of evidence, and below it its quote with what opens it."""
+    """A claim as a list item, with its quote and source below."""
     yield f"- {plain(claim.claim)}"
     if claim.quote:
         source = f" ({code(claim.source)})" if claim.source else ""
@@ -98,4 +98,4 @@ def _lines(said: Diagnosis) -> Iterator[str]:
         if len(said.missing) > _SHOWN_GAPS:
             yield f"- and {len(said.missing) - _SHOWN_GAPS} more"
     if said.shown_by and any(claim.source for claim in said.evidence):
-        yield from ("", f"Open a source: {code(said.shown_by)}")
+        yield from ("", f"To open a source: {code(said.shown_by)}")

@@ -1,4 +1,4 @@
-"""The grid of a mesh for a person: a line of ranks for each place in the outer dimensions."""
+"""A mesh drawn as a grid: one line of ranks per position in the outer dimensions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GAP = 2
 
 
 def render_grid(result: ProbeResult, width: int) -> RenderableType:
-    """The rows of the probe `mesh` as a grid; ranks that were asked about stand out. Cut to the terminal's width."""
+    """Draw the rows of the `mesh` probe as a grid, cut to `width`; ranks that were asked about stand out."""
     rows = result.table
     asked = _ranks_of(result, "mesh.rank")
     together = _ranks_of(result, "mesh.group_axis")
@@ -41,7 +41,7 @@ def render_grid(result: ProbeResult, width: int) -> RenderableType:
 
 
 def _across(longest: int, room: int, digits: int, whole: int) -> int:
-    """So many ranks fit side by side; where some do not, there has to be room to say so."""
+    """The number of ranks that fit side by side; if some do not, leave room for a note that says so."""
     rest = len(f"… {whole} more") + _GAP
     if longest == whole and whole * (digits + _GAP) <= room:
         return longest

@@ -1,4 +1,4 @@
-"""What all commands share: options, the consoles, progress, exit codes."""
+"""Shared by all commands: options, consoles, progress, exit codes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ JSON_OPTION = Annotated[bool, typer.Option("--json", help="Print the result as J
 TARGET = Annotated[
     list[str] | None,
     typer.Argument(
-        help="Nothing: the job on this host. A pid (launcher or any rank), a bundle, files and directories "
-        "(logs, flight records, error files) in any mixture, or - for a log on standard input.",
+        help="A pid (launcher or any rank), a bundle, any mix of files and directories (logs, flight records, error "
+        "files), or - for a log on standard input. Default: the job on this host.",
         show_default=False,
     ),
 ]
 SAVE_OPTION = Annotated[
     Path | None,
-    typer.Option("--save", help="Keep all raw material as a bundle: a new directory, or a name ending in .tar.zst."),
+    typer.Option(
+        "--save", help="Save all raw material as a bundle: a new directory, or a file name ending in .tar.zst."
+    ),
 ]
-FORCE_OPTION = Annotated[bool, typer.Option("--force", help="Replace the bundle if there is one of that name.")]
+FORCE_OPTION = Annotated[bool, typer.Option("--force", help="Replace an existing bundle of that name.")]
 
 
 def console() -> Console:
-    """Standard output; colours only on a terminal (rich honours NO_COLOR). A pipe is as wide as COLUMNS says."""
+    """The console for standard output. Colours are on only on a terminal (see NO_COLOR); COLUMNS sets a pipe's
+    width."""
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
     if _COLUMNS.fullmatch(columns := os.environ.get("COLUMNS", "")):
         width = int(columns)
@@ -45,12 +48,12 @@ def console() -> Console:
 
 
 def error_console() -> Console:
-    """Standard error."""
+    """The console for standard error."""
     return Console(file=redacted(sys.stderr), stderr=True, highlight=False)
 
 
 def print_json(text: str) -> None:
-    """JSON alone on standard output, without secrets."""
+    """Print JSON, without secrets, and nothing else on standard output."""
     from ddx_tools.redaction.structures import redact_json
 
     with written():
@@ -59,7 +62,7 @@ def print_json(text: str) -> None:
 
 @contextmanager
 def progress_line(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A line on standard error that says what is being done; nothing if nobody looks at a terminal."""
+    """Yield a function that shows progress in a line on standard error; silent if `quiet` or not on a terminal."""
     terminal = error_console()
     if quiet or not terminal.is_terminal:
         yield lambda _: None
@@ -69,12 +72,13 @@ def progress_line(quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def exit_with(outcome: Diagnosis | ProbeResult) -> NoReturn:
-    """End with the exit code that the outcome stands for."""
+    """Exit with the exit code of the outcome."""
     raise typer.Exit(_exit_code(outcome))
 
 
 def _exit_code(outcome: Diagnosis | ProbeResult) -> int:
-    """Of all commands alike, so that `ddx network --peer node-1 && srun …` starts nothing that cannot work."""
+    """The exit code of an outcome, so that `ddx network --peer node-1 && srun …` starts no job that is bound to
+    fail."""
     if isinstance(outcome, Diagnosis):
         codes = {Verdict.HEALTHY: EXIT_HEALTHY, Verdict.DIAGNOSED: EXIT_DIAGNOSED}
         return codes.get(outcome.verdict, EXIT_UNDECIDED)

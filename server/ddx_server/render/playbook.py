@@ -1,4 +1,4 @@
-"""A playbook page for a person: what a machine executes, in words, and the text of the page."""
+"""A playbook page for a person: its machine-readable part in words, and its text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddx_tools.diagnosis.playbook import Cause, Playbooks, Symptom, load_playboo
 
 
 def list_pages(playbooks: Playbooks, console: Console) -> None:
-    """All pages: symptoms, then causes by category."""
+    """Print the list of all pages: symptoms, then causes by category."""
     table = Table(box=None, pad_edge=False)
     for title in ("id", "kind", "title"):
         table.add_column(title, overflow="fold")
@@ -23,7 +23,7 @@ def list_pages(playbooks: Playbooks, console: Console) -> None:
 
 
 def show_page(page: Symptom | Cause, console: Console) -> None:
-    """One page: drawn on a terminal, as plain Markdown into a pipe or a file."""
+    """Print one page: rendered on a terminal, as plain Markdown into a pipe or a file."""
     text = page_markdown(page)
     if console.is_terminal:
         console.print(Markdown(text))
@@ -32,7 +32,7 @@ def show_page(page: Symptom | Cause, console: Console) -> None:
 
 
 def page_markdown(page: Symptom | Cause) -> str:
-    """A page as Markdown: its text, then what to do, and what not to."""
+    """A page as Markdown: its text, then what to do and what not to do."""
     parts = [f"# {page.title}", page.text, _leads_on(page)]
     if isinstance(page, Cause):
         lists = {"Fix": page.fix, "Verify": page.verify, "Prevent": page.prevent, "Tempting, and harmful": page.harmful}
@@ -43,7 +43,7 @@ def page_markdown(page: Symptom | Cause) -> str:
 
 
 def _leads_on(page: Symptom | Cause) -> str:
-    """The causes that a page leads to: those of a symptom, the special cases of a cause."""
+    """The list of causes that a page leads to: those of a symptom, or the special cases of a cause."""
     causes = load_playbooks().causes.values()
     if isinstance(page, Cause):
         title, further = "Special cases", [cause for cause in causes if page.id in cause.refines]

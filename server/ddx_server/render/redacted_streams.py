@@ -1,4 +1,4 @@
-"""The last door before a terminal: what is written to a stream loses its secrets, whoever writes it."""
+"""The last safeguard before a terminal: everything written to a stream loses its secrets, whoever writes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TRAILING = re.compile(r" +(?=\n)")
 
 @contextmanager
 def written() -> Iterator[None]:
-    """Raises OutputNotWritten where a stream takes nothing more, but not where its reader has gone."""
+    """Raise OutputNotWritten if a write in the block fails, but not if the reader has closed the pipe."""
     try:
         yield
     except BrokenPipeError:
@@ -24,7 +24,7 @@ def written() -> Iterator[None]:
 
 
 class _Redacted:
-    """A stream of text that passes everything on to another: without secrets, and blanks at the ends of lines."""
+    """A text stream that forwards everything to another, without secrets and trailing blanks."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -33,7 +33,7 @@ class _Redacted:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Write what a reader may see of it."""
+        """Write the text without secrets; return the length of `text`."""
         from ddx_tools.redaction.text import redact
 
         text = redact(text)
@@ -42,21 +42,21 @@ class _Redacted:
         return len(text)
 
     def flush(self) -> None:
-        """Pass on what was written."""
+        """Flush the underlying stream."""
         with written():
             self._stream.flush()
 
     def writelines(self, lines: list[str]) -> None:
-        """Write each."""
+        """Write all lines."""
         for line in lines:
             self.write(line)
 
 
 def redacted(stream: IO[str]) -> IO[str]:
-    """The stream, without secrets from now on."""
+    """Wrap a stream so that everything written to it loses its secrets."""
     return stream if isinstance(stream, _Redacted) else cast("IO[str]", _Redacted(stream))
 
 
 def as_it_is(stream: IO[str]) -> IO[str]:
-    """The stream for what a person must see: the token of the server that was just started."""
+    """The unredacted stream, for what a person must see: the token of the server that was just started."""
     return stream._stream if isinstance(stream, _Redacted) else stream

@@ -1,4 +1,4 @@
-"""The result of one probe for a person."""
+"""The result of one probe, printed for a person."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _STYLES = {Severity.INFO: "dim", Severity.NOTICE: "", Severity.WARNING: "yellow"
 _CELL_LIMIT = 120
 _LONG = 14
 _NAME_SHARE = 5
-"""The first column, which names the row, is not folded up to a fifth of the width."""
+"""The first column, which names the row, is folded only if it is wider than a fifth of the table."""
 _ROOMY = 110
-"""On a narrower terminal a table may not fit without broken headings."""
+"""On a narrower terminal, a table may not fit without broken headings."""
 _SHOWN_FINDINGS, _SHOWN_EVIDENCE, _SHOWN_PROBLEMS = 12, 3, 12
 
 
 def render_result(result: ProbeResult, console: Console) -> None:
-    """Print a probe's findings, then its rows, what it looked at, and what it could not read."""
+    """Print a probe's findings, its rows, what it could not read, and what it looked at."""
     if not result.findings and not result.table:
         console.print(safe(result.summary or "nothing found"))
     for line in _findings(result):
@@ -41,7 +41,7 @@ def render_result(result: ProbeResult, console: Console) -> None:
     for problem in result.problems[:_SHOWN_PROBLEMS]:
         console.print(safe(f"! {problem}", "yellow"))
     if len(result.problems) > _SHOWN_PROBLEMS:
-        console.print(safe(f"! … and {len(result.problems) - _SHOWN_PROBLEMS} more (--json has all)", "yellow"))
+        console.print(safe(f"! … and {len(result.problems) - _SHOWN_PROBLEMS} more (for all: --json)", "yellow"))
     for following in result.next:
         console.print(safe(f"next: {command_line(following.probe, following.args)}", "dim"), soft_wrap=True)
         console.print(safe(f"      {following.why}", "dim"))
@@ -50,7 +50,7 @@ def render_result(result: ProbeResult, console: Console) -> None:
 
 
 def _rows_of(result: ProbeResult, width: int) -> RenderableType:
-    """A mesh as the grid that it is, all else as a table."""
+    """A mesh as a grid, everything else as a table."""
     return render_grid(result, width) if result.probe == "mesh" else _table(result.table, width)
 
 
@@ -69,11 +69,11 @@ def _findings(result: ProbeResult) -> Iterator[RenderableType]:
                 line = safe(evidence.quote[:200], "cyan") + safe(f"    {where}", "dim", limit=300)
                 yield Padding(line, (0, 0, 0, 4), expand=False)
     if len(result.findings) > _SHOWN_FINDINGS:
-        yield safe(f"… and {len(result.findings) - _SHOWN_FINDINGS} more findings (--json has all)", "dim")
+        yield safe(f"… and {len(result.findings) - _SHOWN_FINDINGS} more findings (for all: --json)", "dim")
 
 
 def _decisive(finding: Finding) -> list[Evidence]:
-    """What a failure rests on: the first ones and the last, where a majority stands that the others deviate from."""
+    """The quotes that a failure rests on: the first ones, and the last, which shows the majority to compare with."""
     if finding.severity is not Severity.FAILURE or any(place.source for place in finding.locations):
         return []
     quoted = [evidence for evidence in finding.evidence if evidence.quote]
@@ -81,7 +81,7 @@ def _decisive(finding: Finding) -> list[Evidence]:
 
 
 def _table(rows: list[dict[str, Any]], width: int) -> RenderableType:
-    """Rows as a table. What is long and the same in nearly all rows stands once, below; empty columns are left out."""
+    """Rows as a table, without empty columns. A long value shared by nearly all rows is printed once, below."""
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     columns = [name for name in rows[0] if any(row[name] not in (None, "", "{}") for row in rows)]
     shared = {name: common for name in columns if (common := _common(rows, name))}
@@ -102,13 +102,13 @@ def _below(shared: dict[str, str]) -> list[Text]:
 
 
 def _least_width(rows: list[dict[str, Any]], name: str) -> int:
-    """Of a column in which no heading and no word of usual length is broken."""
+    """The least width of a column that breaks neither its heading nor a word of usual length."""
     words = (word for row in rows for word in _cell(name, row[name]).split())
     return 2 + max(len(name), *(min(len(word), _LONG) for word in words))
 
 
 def _record(row: dict[str, Any], names: list[str]) -> Text:
-    """A row in words, where the terminal is too narrow for a table."""
+    """A row as `name value` pairs, for a terminal too narrow for a table."""
     first, *others = ((name, _cell(name, row[name])) for name in names)
     line = safe(first[1] or "-", "bold", limit=_CELL_LIMIT)
     for name, value in others:
@@ -118,7 +118,7 @@ def _record(row: dict[str, Any], names: list[str]) -> Text:
 
 
 def _common(rows: list[dict[str, Any]], name: str) -> str | None:
-    """The one long value of a column, if nearly all rows have it (a launcher's command differs from its ranks')."""
+    """The long value shared by nearly all rows of a column, if any (a launcher's command differs from its ranks')."""
     value, times = Counter(str(row[name]) for row in rows).most_common(1)[0]
     return value if len(rows) > 2 and times >= len(rows) - 1 and len(value) > _LONG else None
 

@@ -1,1 +1,1 @@
-"""One answer as a page that is forwarded: one HTML file, which asks nothing of anywhere."""
+"""An answer as a self-contained HTML page that can be forwarded."""

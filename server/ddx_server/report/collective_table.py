@@ -1,4 +1,4 @@
-"""Collectives around the one in which ranks part: a column a number, a row for all ranks that recorded the same."""
+"""The collectives around the divergence: a column per sequence number, a row per set of ranks with equal records."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _DONE, _PENDING, _ODD, _ABSENT = "done", "pending", "odd", "absent"
 CELL_WORDS = {
     _DONE: ("✓", "complete"),
     _PENDING: ("●", "called, not complete"),
-    _ODD: ("≠", "called something else than the others"),
+    _ODD: ("≠", "called something different from the others"),
     _ABSENT: ("–", "no record of it"),
 }
-"""Of each cell its shape and its words."""
+"""The symbol and wording of each kind of cell."""
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """One sequence number of a group."""
+    """One sequence number of a group, with what was called under it."""
 
     number: int
     op: str
@@ -36,18 +36,19 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class CollectiveTable:
-    """What the members of one group recorded around the number in which they part."""
+    """What the members of one group recorded around the sequence number where they diverge."""
 
     group: str
     members: str
     columns: list[NumberColumn]
     rows: list[tuple[str, bool, list[str]]]
-    """Ranks, whether one of them is blamed, and their cells."""
+    """For each row: its ranks, whether one of them is blamed, and its cells."""
     left_out: int
 
 
 def collective_tables(store: Store, blamed: Iterable[int]) -> list[CollectiveTable]:
-    """The groups with something unfinished, those of the blamed ranks first; without any, the largest group."""
+    """Tables of the groups with unfinished collectives, blamed ranks' groups first; if there are none, the largest
+    group."""
     if not store.holds_any(["fr_entries"]):
         return []
     accused = set(blamed)
@@ -89,7 +90,7 @@ def _table(store: Store, group: dict[str, Any], blamed: set[int]) -> CollectiveT
 
 
 def _usual(rows: Sequence[dict[str, Any]], blamed: set[int]) -> tuple[Any, ...]:
-    """What most of the ranks called that nobody blames; where all are blamed, most of these."""
+    """The call made by most of the ranks that are not blamed; if all are blamed, by most of all ranks."""
     others = [row for row in rows if row["rank"] not in blamed] or rows
     return Counter(map(_call, others)).most_common(1)[0][0]
 

@@ -1,4 +1,4 @@
-"""The evidence of an answer with the lines that stand around each quote."""
+"""The evidence of an answer, with the lines around each quote."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _MOST_OPENED, _MOST_LINES, _LONGEST = 40, 60, 600
 
 @dataclass(frozen=True)
 class OpenedClaim:
-    """A piece of evidence, and what its source shows."""
+    """A claim of the evidence, with lines from its source."""
 
     claim: Claim
     lines: list[NumberedLine]
-    """Empty where the source cannot be opened here."""
+    """Empty if the source cannot be opened here."""
     line: int | None
-    """Which of them is quoted."""
+    """The number of the quoted line."""
 
 
 def opened_evidence(
     store: Store, claims: Sequence[Claim], names: Names, target: Sequence[str], machine: Machine = this_machine
 ) -> list[OpenedClaim]:
-    """Claims with the lines of their sources, each source opened once; files are read on `machine`."""
+    """Add to each claim the lines around its quote; each source is opened once, files are read on `machine`."""
     known: dict[str, list[NumberedLine]] = {}
     opened = []
     with ExitStack() as stack:
@@ -50,7 +50,7 @@ def opened_evidence(
 
 
 def _reader(target: Sequence[str], stack: ExitStack, machine: Machine) -> Callable[[str], bytes]:
-    """What reads a file of the material: a bundle is unpacked once for all of them."""
+    """A function that reads a file of the material; a bundle is unpacked only once."""
     if bundle := bundle_of(target):
         opened = stack.enter_context(Bundle(Path(bundle)))
         return lambda path: of_bundle(opened, path)
@@ -65,6 +65,6 @@ def _lines(store: Store, source: str, names: Names, read: Callable[[str], bytes]
             lines = lines_around(read(words.name), words.name, words.number)
         else:
             lines = [(None, text) for text in in_store(store, words, names)]
-    except (DdxError, OSError):  # the page says what is quoted; its surroundings are a help
+    except (DdxError, OSError):  # the page has the quote; the lines around it are optional
         return []
     return [(number, text[:_LONGEST]) for number, text in lines[:_MOST_LINES]]

@@ -85,7 +85,7 @@
     const left = new Map(cells().map((cell) => [Number(cell.dataset.rank), cell.parentElement]));
     const take = (rank) => { const item = left.get(rank); left.delete(rank); return item; };
     const rows = groups.map(([name, ranks]) => row(name, ranks.map(take).filter(Boolean)));
-    if (left.size) rows.push(row("in none", [...left.values()]));
+    if (left.size) rows.push(row("in no group", [...left.values()]));
     grid.replaceChildren(...rows);
   });
   choice.closest(".arrange").hidden = false;

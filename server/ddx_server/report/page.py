@@ -1,4 +1,4 @@
-"""A view as one HTML file that asks nothing of anywhere: styles and script inside, allowed by their hashes alone."""
+"""Renders a view as one self-contained HTML file; the policy allows only its own styles and scripts, by hash."""
 
 from __future__ import annotations
 
@@ -27,16 +27,18 @@ _POLICY = "default-src 'none'; style-src {style}; script-src {script}; base-uri 
 
 
 def write_report(out: Path, store: Store, found: Investigation, said: Diagnosis, target: Sequence[str]) -> int:
-    """Write the page of an answer, replacing what was there; its size, bytes. Raises UsageError."""
+    """Write the page of an answer, replacing an existing file; return its size in bytes. Raises UsageError."""
     page = html_page(report_view(store, found, said, target)).encode()
     try:
         return out.write_bytes(page)
     except OSError as error:
-        raise UsageError(f"{out} cannot be written: {error.strerror or error}", "Name a place to write to.") from error
+        raise UsageError(
+            f"{out} cannot be written: {error.strerror or error}", "Name a file that can be written."
+        ) from error
 
 
 def html_page(view: ReportView) -> str:
-    """The page of a view. Whatever comes out of the job is text in it, without secrets and control characters."""
+    """Render a view as HTML. Anything from the job appears as text, without secrets and control characters."""
     style, script, plot_style, plot = (Markup((_HERE / name).read_text(encoding="utf-8")) for name in _PARTS)
     policy = _POLICY.format(
         style=f"{_hash(style)} {_hash(plot_style)}" if view.charts else _hash(style),
@@ -66,7 +68,7 @@ def _hash(text: str) -> str:
 
 
 def _json(value: object) -> Markup:
-    """JSON that cannot end the element it stands in."""
+    """JSON that cannot close the HTML element it is in."""
     text = json.dumps(_shown_inside(value))
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
@@ -92,7 +94,7 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """Each value on its way into the page; what is ours (Markup) and numbers stay as they are."""
+    """Make a template value safe for the page; our own Markup and numbers stay unchanged."""
     return value if isinstance(value, Markup | int | float) else _text("" if value is None else str(value))
 
 

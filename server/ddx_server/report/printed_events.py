@@ -1,4 +1,4 @@
-"""What the job printed of trouble, in order: failures, exits, watchdogs, each once for all its ranks."""
+"""Trouble that the job printed, in order: failures, exits, watchdogs; ranks that printed the same share one event."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from ddx_tools.model.grouping import gathered
 
 _MOST_EVENTS, _LONGEST = 16, 400
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+|\[\w+\]:")
-"""What differs between lines that say the same."""
+"""The parts that may differ between lines that say the same."""
 
 
 @dataclass(frozen=True)
 class PrintedEvent:
-    """One thing that ranks printed."""
+    """One event that ranks printed."""
 
     at: str
-    """Wall clock of the first, UTC; "" where its line has none."""
+    """Time of the first occurrence, UTC; "" if its line has none."""
     kind: str
     who: str
     says: str
     source: str
-    """The words that open it."""
+    """The words for `ddx show` that open it."""
     count: int
     blamed: bool
-    """Only ranks that are blamed printed it."""
+    """Whether only blamed ranks printed it."""
 
 
 @dataclass(frozen=True)
 class PrintedEvents:
-    """The most telling of them; clocks are those of the hosts."""
+    """The most informative events; times are from the hosts' clocks."""
 
     events: list[PrintedEvent]
     left_out: int
@@ -48,11 +48,11 @@ WHERE kind NOT IN ('step', 'value') AND NOT coalesce(superseded, false)
 ORDER BY time_s NULLS LAST, source, source_line
 """
 _TELLING = ("traceback", "fatal_stack", "exit", "error_file", "failure_summary", "watchdog", "gloo", "signature")
-"""Kinds of events, those first of which the least may be left out."""
+"""Kinds of events, the most important first."""
 
 
 def printed_events(store: Store, names: Names, blamed: frozenset[int]) -> PrintedEvents | None:
-    """The events of what a store holds; None without any."""
+    """The events in a store's rows; None if there are none."""
     if not store.holds_any(["log_events"]):
         return None
     alike = gathered((_VARYING.sub("#", _said(row))[:120], row) for row in store.query(_EVENTS))
@@ -88,7 +88,7 @@ def _event(same: Sequence[dict[str, Any]], names: Names, blamed: frozenset[int])
 
 
 def clock(time_s: float | None) -> str:
-    """`2026-11-22 02:47:03` (UTC); "" for what is no time."""
+    """Format a time as `2026-11-22 02:47:03` (UTC); "" if it is not a time."""
     if time_s is None or not 0 < time_s < 1e11:
         return ""
     return dt.datetime.fromtimestamp(time_s, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")

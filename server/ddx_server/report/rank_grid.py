@@ -1,4 +1,4 @@
-"""The grid of ranks: a row a host or a place in the mesh, a cell a rank or, of thousands, a host."""
+"""The grid of ranks: one row per host or mesh position, one cell per rank or, for thousands of ranks, per host."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class GridCell:
     label: str
     state: RankState
     says: str
-    """The cell in words, for who does not see it."""
+    """The cell in words, for screen readers."""
     kind: int | None
-    """The panel that it opens."""
+    """The number of the panel that it opens."""
     blamed: bool
     rank: int
     """The first of its ranks."""
@@ -42,30 +42,30 @@ class GridRow:
 
 @dataclass(frozen=True)
 class RankGrid:
-    """All ranks of a job, with what the picture needs to be read."""
+    """All ranks of a job as a grid, with its legend and groups."""
 
     rows: list[GridRow]
     legend: list[tuple[RankState, str, str, int]]
-    """Of each state that occurs: its shape, its words, its number of ranks."""
+    """For each state that occurs: the state, its symbol, its wording, its number of ranks."""
     ranks: int
     folded: bool
-    """A cell stands for several ranks."""
+    """Whether a cell stands for several ranks."""
     odd: list[GridCell]
-    """Where cells are folded: the ranks that stand out, one by one."""
+    """If cells are folded: the ranks that stand out, one cell each."""
     axes: dict[str, list[tuple[str, list[int]]]]
-    """By axis of the mesh, its groups: name and ranks. Empty where cells are folded."""
+    """The groups of each mesh axis, with name and ranks. Empty if cells are folded."""
     seats: list[str]
-    """In which group of each axis the blamed ranks are."""
+    """Sentences that name the group of each axis that the blamed ranks are in."""
 
 
 def rank_grid(store: Store, picture: RankPicture) -> RankGrid | None:
-    """The grid of a picture; None where no rank is known."""
+    """Build the grid of a picture; None if no rank is known."""
     if not picture.states:
         return None
     kind_of = picture.kind_of()
     folded = len(picture.states) > _MOST_CELLS
     by_host = gathered((picture.hosts.get(rank, _NO_HOST), rank) for rank in picture.states)
-    # A host name is only known of some: rows by host, those without a name last.
+    # Host names may be known for only some ranks: rows by host, those without a name last.
     hosts = sorted(by_host.items(), key=lambda item: (item[0] == _NO_HOST, min(item[1])))
     if folded:
         cells = [_folded_cell(picture, kind_of, name, ranks) for name, ranks in _blocks(hosts)]
@@ -97,7 +97,7 @@ def _cell(picture: RankPicture, kind_of: dict[int, int], rank: int) -> GridCell:
 
 
 def _blocks(hosts: Iterable[tuple[str, Sequence[int]]]) -> Iterator[tuple[str, Sequence[int]]]:
-    """Ranks by host; those of unknown hosts in rows of eight, as most hosts have them."""
+    """Rows of ranks by host; ranks on unknown hosts are in rows of eight, since most hosts have eight."""
     for name, ranks in hosts:
         if name != _NO_HOST:
             yield name, ranks
@@ -130,7 +130,7 @@ WHERE plan = (SELECT min(plan) FROM mesh) GROUP BY dimension, coordinate ORDER B
 
 
 def _axes(store: Store) -> dict[str, list[tuple[str, list[int]]]]:
-    """The recorded groups that share a description, which is how a mesh calls its axes; else places in a known mesh."""
+    """Recorded groups by description (a mesh names its axes that way), or else the positions in a known mesh."""
     made: dict[str, list[list[int]]] = {}
     for row in store.query(_GROUPS):
         made.setdefault(row["label"], []).append(sorted(row["members"]))

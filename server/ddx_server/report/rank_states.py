@@ -1,4 +1,4 @@
-"""In what state each rank is, as one picture can show it, and which ranks are alike."""
+"""The state of each rank for the grid, and sets of ranks that are alike."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ddx_tools.investigation.result import Investigation
 from ddx_tools.model.diagnosis import Diagnosis, Verdict
 
 MOST_RANKS = 1 << 17
-"""A world size comes out of a job, too."""
+"""A world size comes from the job as well, so it is bounded."""
 _SHOWN_ALONE = 64
-"""So many ranks have a panel each; of more, those that are alike share one."""
+"""Up to this many ranks, each has its own panel; beyond that, ranks that are alike share one."""
 _MOST_KINDS = 48
 
 
 class RankState(StrEnum):
-    """What a cell of the grid shows, worst first: the worst of several ranks stands for them."""
+    """The state that a grid cell shows, worst first: the worst state among several ranks stands for them."""
 
     ENDED = "ended"
     STOPPED = "stopped"
@@ -33,12 +33,12 @@ class RankState(StrEnum):
 STATE_WORDS = {
     RankState.ENDED: ("✕", "ended or died"),
     RankState.STOPPED: ("■", "stopped"),
-    RankState.APART: ("◆", "elsewhere than its peers"),
+    RankState.APART: ("◆", "not where its peers are"),
     RankState.WAITS: ("●", "blocked"),
     RankState.UNKNOWN: ("?", "nothing known"),
     RankState.SEEN: ("▲", "nothing wrong seen"),
 }
-"""Of each state its shape, so that no one has to tell colours apart, and its words."""
+"""The symbol of each state, so that nobody depends on colours, and its wording."""
 
 _OF_NODES = {
     NodeState.ENDED: RankState.ENDED,
@@ -53,7 +53,7 @@ _ALIVE_APART = frozenset({RankState.UNKNOWN, RankState.SEEN})
 
 @dataclass(frozen=True)
 class RankKind:
-    """Ranks that are alike in all that the page shows of one: the first stands for them."""
+    """Ranks that are alike in everything the page shows; the first stands for all."""
 
     ranks: tuple[int, ...]
     state: RankState
@@ -74,15 +74,15 @@ class RankPicture:
     blamed: frozenset[int] = frozenset()
     kinds: tuple[RankKind, ...] = ()
     left_out: int = 0
-    """So many ranks are of a kind that has no panel."""
+    """The number of ranks whose kind has no panel."""
 
     def kind_of(self) -> dict[int, int]:
-        """For each rank the place of its kind."""
+        """For each rank, the index of its kind."""
         return {rank: place for place, kind in enumerate(self.kinds) for rank in kind.ranks}
 
 
 def rank_picture(store: Store, found: Investigation, said: Diagnosis) -> RankPicture:
-    """The ranks of a job as an answer and the rows of its store show them; empty where no rank is known."""
+    """Derive each rank's state from an answer and the store's rows; empty if no rank is known."""
     graph = found.waits.graph if found.waits else WaitGraph()
     blamed = frozenset(said.culprits.ranks) | {rank for suspect in said.suspects for rank in suspect.ranks}
     seen = _ranks_of_rows(store)
@@ -95,7 +95,7 @@ def rank_picture(store: Store, found: Investigation, said: Diagnosis) -> RankPic
     states: dict[int, RankState] = {}
     for rank in everybody:
         state = _state(graph, rank, waiting)
-        # Where nobody waits, each is at its own work.
+        # If no rank waits, each is doing its own work.
         state = RankState.SEEN if moves and state is RankState.APART else state
         if state in _ALIVE_APART:
             silent = rank not in seen or rank in graph.absent
@@ -111,7 +111,7 @@ def rank_picture(store: Store, found: Investigation, said: Diagnosis) -> RankPic
 
 
 def _state(graph: WaitGraph, rank: int, waiting: set[int]) -> RankState:
-    """The worst that any source knows of a rank; a source that only lacks it says less than one that shows it wait."""
+    """The worst state that any source reports for a rank. Seeing it wait outweighs not seeing it."""
     known = graph.conditions.get(program_of(rank), [])
     told = {_OF_NODES[one.state] for one in known if one.state in _OF_NODES and one.source is not Source.LOGS}
     told |= {RankState.ENDED for one in known if one.state is NodeState.ENDED}
@@ -161,7 +161,7 @@ FROM log_events WHERE rank IS NOT NULL AND kind NOT IN ('step', 'value') GROUP B
 
 
 def _kinds(store: Store, states: Mapping[int, RankState], blamed: Iterable[int]) -> list[RankKind]:
-    """Ranks by what is reported about them: the blamed first, then the rarer kinds."""
+    """Group ranks by what is reported about them: blamed ranks first, then the rarer kinds."""
     accused = set(blamed)
     told: dict[int, list[str]] = defaultdict(list)
     if len(states) > _SHOWN_ALONE:
@@ -170,7 +170,7 @@ def _kinds(store: Store, states: Mapping[int, RankState], blamed: Iterable[int])
                 told[row["rank"]].append(row["told"] or "")
     alike: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for rank, state in states.items():
-        # Of few ranks each is a kind of its own.
+        # If there are few ranks, each is its own kind.
         key = (rank,) if len(states) <= _SHOWN_ALONE else (state, rank in accused, *told[rank])
         alike[key].append(rank)
     kinds = [RankKind(tuple(ranks), states[ranks[0]], ranks[0] in accused) for ranks in alike.values()]

@@ -1,4 +1,4 @@
-"""What goes on over the steps: how long each takes, how much memory is held. One line a rank, of many the odd ones."""
+"""Charts over the steps: step time and memory. One line per rank; with many ranks, only the ones that stand out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEWEST_POINTS = 3
 
 @dataclass(frozen=True)
 class SeriesLine:
-    """One rank, or what most of them show; None where there is no value."""
+    """The values of one rank, or a summary of many; None where there is no value."""
 
     label: str
     values: list[float | None]
@@ -25,33 +25,33 @@ class SeriesLine:
 
     @property
     def known(self) -> list[float]:
-        """The values that there are."""
+        """The values that are not None."""
         return [value for value in self.values if value is not None]
 
     @property
     def median(self) -> str:
-        """The middle one, for a person."""
+        """The median, formatted for a person."""
         return _told(median(self.known))
 
     @property
     def least(self) -> str:
-        """The least one."""
+        """The smallest value, formatted."""
         return _told(min(self.known))
 
     @property
     def most(self) -> str:
-        """The greatest one."""
+        """The largest value, formatted."""
         return _told(max(self.known))
 
     @property
     def last(self) -> str:
-        """The last one."""
+        """The last value, formatted."""
         return _told(self.known[-1])
 
 
 @dataclass(frozen=True)
 class SeriesChart:
-    """Lines over the same places."""
+    """Lines over the same steps."""
 
     title: str
     unit: str
@@ -60,7 +60,7 @@ class SeriesChart:
     lines: list[SeriesLine]
 
     def data(self) -> dict[str, Any]:
-        """What draws it."""
+        """The chart's data for the script that draws it."""
         return asdict(self)
 
 
@@ -70,23 +70,23 @@ def _told(value: float) -> str:
 
 _CHARTS = (
     (
-        "Time of a step, as the profiler recorded it",
+        "Step time, as recorded by the profiler",
         "ms",
         "SELECT rank, step AS x, step_ns / 1e6 AS y FROM trace_steps WHERE step IS NOT NULL AND step_ns IS NOT NULL",
     ),
     (
-        "Of this, time outside collectives: whoever has more keeps the others waiting",
+        "Step time outside collectives: a rank with more keeps the others waiting",
         "ms",
         "SELECT rank, step AS x, (step_ns - exposed_ns) / 1e6 AS y FROM trace_steps "
         "WHERE step IS NOT NULL AND step_ns IS NOT NULL AND exposed_ns IS NOT NULL",
     ),
     (
-        "Memory that tensors hold",
+        "Memory allocated to tensors",
         "GB",
         "SELECT rank, step AS x, allocated_bytes / 1e9 AS y FROM memory_series WHERE allocated_bytes IS NOT NULL",
     ),
     (
-        "Memory of the process on its host",
+        "Host memory of the process",
         "GB",
         "SELECT rank, step AS x, rss_bytes / 1e9 AS y FROM memory_series WHERE rss_bytes IS NOT NULL",
     ),
@@ -94,7 +94,7 @@ _CHARTS = (
 
 
 def series_charts(store: Store, blamed: frozenset[int]) -> list[SeriesChart]:
-    """The charts for which there are at least a few values."""
+    """The charts that have at least a few values."""
     made = []
     for title, unit, query in _CHARTS:
         rows = store.query(f"SELECT rank, x, y FROM ({query}) WHERE rank IS NOT NULL AND x IS NOT NULL ORDER BY x")
@@ -109,14 +109,14 @@ def _lines(rows: Sequence[Mapping[str, Any]], blamed: frozenset[int]) -> tuple[l
     for row in rows:
         by_rank[row["rank"]][row["x"]] = row["y"]
     x = sorted({step for values in by_rank.values() for step in values})
-    # Of a long run every so many steps, so that the page stays small.
+    # A long run is thinned to every n-th step, so that the page stays small.
     x = x[:: max(1, -(-len(x) // _MOST_POINTS))]
     ranks = sorted(by_rank, key=lambda rank: (rank not in blamed, rank))
     alone = ranks if len(ranks) <= _MOST_LINES else [rank for rank in ranks if rank in blamed][: _MOST_LINES - 1]
     lines = [SeriesLine(f"rank {rank}", [by_rank[rank].get(at) for at in x], rank in blamed) for rank in alone]
     if others := [by_rank[rank] for rank in ranks if rank not in alone]:
         lines.append(SeriesLine(f"median of {len(others)} ranks", [_of(others, at, median) for at in x], False))
-        lines.append(SeriesLine("most of these", [_of(others, at, max) for at in x], False))
+        lines.append(SeriesLine("maximum of these", [_of(others, at, max) for at in x], False))
     return x, [line for line in lines if line.known]
 
 

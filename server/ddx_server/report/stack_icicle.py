@@ -1,4 +1,4 @@
-"""The stacks of all ranks as an icicle: outermost frames on top, as wide as the number of ranks that are in them."""
+"""The stacks of all ranks as an icicle: outermost frames on top, each as wide as its number of ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_STACKS = 12
 
 @dataclass(frozen=True)
 class IcicleBox:
-    """A frame, in parts of the whole width (percent) and in rows from the top."""
+    """A frame; its position is in percent of the full width and in rows from the top."""
 
     label: str
     title: str
@@ -29,15 +29,15 @@ class IcicleBox:
 
 @dataclass(frozen=True)
 class StackIcicle:
-    """All main threads of ranks at the last snapshot."""
+    """The main threads of all ranks at the last snapshot."""
 
     boxes: list[IcicleBox]
     rows: int
     ranks: int
     stacks: list[tuple[str, list[str]]]
-    """The distinct stacks as text: ranks, and frames with the innermost first."""
+    """The distinct stacks as text: ranks and frames, innermost frame first."""
     left_out: int
-    """Distinct stacks that are not told as text."""
+    """The number of distinct stacks not listed as text."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class _Branch:
 
 
 def stack_icicle(store: Store, blamed: frozenset[int]) -> StackIcicle | None:
-    """The icicle of what a store holds; None without the stack of any rank."""
+    """Build the icicle from a store's rows; None if there is no stack of any rank."""
     if not store.holds_any(["stack_frames"]):
         return None
     threads = gathered((row["frames_key"], row) for row in store.query(_THREADS))
@@ -97,7 +97,7 @@ def _add(root: _Branch, frames: list[dict[str, Any]], ranks: set[int]) -> None:
 
 
 def _boxes(root: _Branch, blamed: frozenset[int]) -> Iterator[IcicleBox]:
-    """Wide frames first in each row, so that what is cut is narrow."""
+    """Yield boxes with wide frames first in each row, so that only narrow ones are cut."""
     pending = [(root, 0.0, 100.0, -1)]
     while pending:
         branch, left, width, row = pending.pop(0)
@@ -105,7 +105,7 @@ def _boxes(root: _Branch, blamed: frozenset[int]) -> Iterator[IcicleBox]:
             title = f"{branch.label}: {rank_list(branch.ranks)}"
             mine = bool(blamed & branch.ranks) and branch.ranks <= blamed
             yield IcicleBox(branch.label, title, left, width, row, branch.is_user, mine)
-        # A rank with two processes can be below several children.
+        # A rank with two processes can be in several children.
         total = max(len(branch.ranks), sum(len(child.ranks) for child in branch.below.values())) or 1
         at = left
         for child in sorted(branch.below.values(), key=lambda one: min(one.ranks)):

@@ -1,4 +1,4 @@
-"""All that the page shows of one answer, read once from the rows; the template only lays it out."""
+"""Everything that the page shows about one answer, read once from the rows; the template only lays it out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LONGEST = 400
 
 @dataclass(frozen=True)
 class RankPanel:
-    """What a cell opens: one rank in full, which stands for all that are like it."""
+    """The panel that a cell opens: one rank in full, which stands for all that are alike."""
 
     kind: RankKind
     ranks: str
@@ -40,7 +40,7 @@ class RankPanel:
 
 @dataclass(frozen=True)
 class ReportView:
-    """One answer, with the pictures that belong to it."""
+    """One answer, with its grid, tables and charts."""
 
     said: Diagnosis
     who: str
@@ -66,7 +66,7 @@ class ReportView:
 def report_view(
     store: Store, found: Investigation, said: Diagnosis, target: Sequence[str], machine: Machine = this_machine
 ) -> ReportView:
-    """The view of an answer that an investigation gave, whose rows are in the store; files are read on `machine`."""
+    """Build the view of an investigation's answer; its rows are in the store, files are read on `machine`."""
     picture = rank_picture(store, found, said)
     check = said.next_check
     claims = [*said.evidence, *(claim for suspect in said.suspects for claim in suspect.evidence)]
@@ -97,6 +97,6 @@ def _panel(store: Store, found: Investigation, kind: RankKind) -> RankPanel:
     try:
         lines = one_rank(store, kind.first, found.names)
     except UsageError:
-        lines = ["Nothing in the material mentions it."]
+        lines = ["Nothing in the material mentions this rank."]
     told = [line[:_LONGEST] for line in lines[:_MOST_LINES_OF_A_RANK]]
     return RankPanel(kind, rank_list(list(kind.ranks)), told)

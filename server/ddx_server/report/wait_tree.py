@@ -1,4 +1,4 @@
-"""The wait graph around its roots, as a tree: below each thing stands what waits for it."""
+"""The wait graph as trees from its roots: below each node stand those that wait for it."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from ddx_tools.model.grouping import gathered
 _MOST_NODES, _MOST_DEEP = 24, 8
 _MOST_ROOTS = 6
 _OF_ONE_RANK = re.compile(r" \d+$")
-"""What tells a thread from its like on other ranks."""
+"""The part of a name that distinguishes a thread from the same thread on other ranks."""
 
 
 @dataclass
 class WaitTree:
-    """Something that is waited for, and what waits for it."""
+    """A node that others wait for, with its waiters below."""
 
     name: str
     says: str = ""
     is_root: bool = False
     sure: bool = True
-    """False where it is only concluded, or possible, that these wait for what is above."""
+    """False if this wait for the node above is only inferred or possible."""
     waiters: list[WaitTree] = field(default_factory=list)
 
 
 @dataclass
 class WaitTrees:
-    """The trees of all roots."""
+    """The wait trees of all roots."""
 
     trees: list[WaitTree]
     open: str
-    """Why nobody is singled out."""
+    """Why the waits single out no rank."""
     left_out: int
-    """Operations that stand in no tree, since there are too many."""
+    """The number of operations left out of the trees because there are too many."""
     lines: list[str]
-    """All waits, as `ddx show waits` tells them."""
+    """All waits, as `ddx show waits` prints them."""
 
 
 def wait_trees(waits: Waits | None, picture: RankPicture) -> WaitTrees | None:
-    """What waits for what, from the roots on; None where nobody waits, or the job moves."""
+    """Build the trees of who waits for whom, from the roots; None if nobody waits or the job makes progress."""
     if waits is None or waits.moving or not (waits.roots.victims or waits.roots.circle):
         return None
     graph, roots = waits.graph, waits.roots
@@ -80,7 +80,7 @@ def _doing(graph: WaitGraph, ranks: Iterable[int], otherwise: str) -> str:
 
 
 def _without_roots(walk: _Walk, roots: Roots) -> list[WaitTree]:
-    """The circle, or else the operations that nobody gets out of."""
+    """Trees of the circle of waits, or else of the largest operations that ranks wait in."""
     if roots.circle:
         top = WaitTree(_capital(rank_list(set(roots.circle))), "wait for each other in a circle")
         return [walk.tree(top, walk.nodes_of(roots.circle))]
@@ -101,11 +101,11 @@ class _Walk:
         )
 
     def nodes_of(self, ranks: Iterable[int]) -> set[Node]:
-        """All that belongs to some ranks."""
+        """All nodes of the given ranks."""
         return {node for rank in ranks for node in self.of_rank.get(rank, ())}
 
     def tree(self, top: WaitTree, nodes: Set[Node], depth: int = 0) -> WaitTree:
-        """`top` with what waits for these nodes below it."""
+        """Add to `top` everything that waits for these nodes; return it."""
         self.seen |= nodes
         edges = [edge for node in sorted(nodes) for edge in self.waiting.get(node, ()) if edge.waiter not in self.seen]
         if depth < _MOST_DEEP:
@@ -116,7 +116,7 @@ class _Walk:
         return top
 
     def operation(self, node: Node, depth: int = 0, *, sure: bool = True) -> WaitTree:
-        """An operation, who is in it, and what waits for them."""
+        """The tree of an operation: the ranks in it, and what waits for them."""
         self.seen.add(node)
         inside = {edge.waiter for edge in self.waiting.get(node, ())}
         ranks, waiting = ranks_of(inside), inside - self.seen
@@ -126,7 +126,8 @@ class _Walk:
         return self.tree(WaitTree(known.words if known else node.name, says, sure=sure), waiting, depth + 1)
 
     def _others(self, edges: list[WaitEdge], depth: int) -> list[WaitTree]:
-        """Waits outside collectives: for a lock, a child, a file, told once for all ranks that wait so."""
+        """Waits outside collectives (for a lock, a child process, a file); ranks that wait the same way share a
+        tree."""
         if not edges or len(self.seen) > _MOST_NODES * 64:
             return []
         trees = []

@@ -1,7 +1,7 @@
-"""What `ddx run` does about a job that makes no progress or breaks: it looks, and says the answer where the job prints.
+"""Handles a job that makes no progress or fails under `ddx run`: captures it and prints the answer in its output.
 
-An answer is said once, and another only where it is another; there is an end to their number and to the disk that their
-bundles take. Whatever fails in here is said in a line, and the job goes on.
+An answer is printed once, and a later one only if it differs; the number of answers and the disk space of their bundles
+are limited. A failure in here is reported in one line, and the job goes on.
 """
 
 from __future__ import annotations
@@ -25,61 +25,61 @@ from ddx_tools.model.diagnosis import rank_list
 from ddx_tools.sources.hosts.rank_agent import AgentAddress
 
 LookAt = Callable[[str, Path, float], JudgedLook]
-"""Looks at a target, keeps the bundle, within so many seconds; raises LookFailed."""
+"""Captures and judges a target within so many seconds and saves the bundle; raises LookFailed."""
 Kind = Literal["stalled", "asked", "stopped", "failed"]
 
 MOST_ANSWERS = 5
 MOST_BUNDLE_BYTES = 512 << 20
 _LOOK_LIMIT_S = 120.0
 _MOVES_THAT_TELL = 3
-"""So often a job has to move until it counts as going on."""
+"""After this many moves, a job counts as making progress again."""
 _NEAR = 0.75
-"""From this part of a limit on, even a rank that is at work may come too late."""
+"""After this fraction of a timeout, even a rank that is at work may come too late."""
 
 
 @dataclass
 class _Told:
-    """An answer that was said of a silence."""
+    """An answer that was printed about a silence."""
 
     since_s: float
-    """When the job last moved before it."""
+    """When the job last made progress before the silence."""
     moves: int
-    """How often it had moved by then."""
+    """The number of moves that the job had made by then."""
     look: JudgedLook | None = None
 
 
 @dataclass
 class Attendant:
-    """Attends to one job; `say` puts lines into its output."""
+    """Attends to one job; `say` prints lines into its output."""
 
     run_dir: Path
     launcher_pid: int
     patience: Patience
-    """That of the watch over the job."""
+    """The Patience that the watch of this job uses."""
     look_at: LookAt
     say: Callable[[list[str]], None]
     notifier: Notifier
     page: Path | None = None
-    """Where the last answer is kept as an HTML page."""
+    """File for the last answer as an HTML page."""
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _telling: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
     _teller: threading.Thread | None = None
     _said: list[str] = field(default_factory=list)
-    """The keys of what was said."""
+    """The keys of the answers printed so far."""
     _told: _Told | None = None
-    """The last answer that was said of a silence."""
+    """The last answer that was printed about a silence."""
     _ends: int = 0
     """How many ranks have ended."""
     _held_back: tuple[float, JudgedLook] | None = None
-    """Likewise, and an answer that was not said, because the job might go on by itself."""
+    """The start of a silence, with an answer not printed yet because the job might recover by itself."""
 
     def silent(self, silence: Silence) -> bool:
-        """Nothing moves: look, on a thread, unless somebody looks already."""
+        """Capture the silent job in a thread, unless a capture is running; return whether one was started."""
         return self._begin("stalled", silence)
 
     def running_out(self, silence: Silence) -> None:
-        """The limit strikes within seconds: say what was held back, whether or not somebody looks again."""
+        """Print the answer that was held back, since the timeout expires within seconds."""
         held = self._held_back
         if held and held[0] == silence.since_s:
             self._held_back = None
@@ -89,11 +89,11 @@ class Attendant:
             self._teller.start()
 
     def asked(self, silence: Silence) -> bool:
-        """Somebody wants to know: look, and say whatever is found."""
+        """Capture the job on request and print whatever is found; return whether a capture was started."""
         return self._begin("asked", silence)
 
     def stopping(self, silence: Silence, hold_s: float, enough: Callable[[], bool]) -> None:
-        """The job is asked to end: if it makes no progress, look before it is gone, for at most `hold_s` seconds."""
+        """Capture a job that is being stopped, if it makes no progress; this takes at most `hold_s` seconds."""
         stands_still = time.monotonic() - silence.since_s >= self.patience.early_s
         if not stands_still or self.told_of(silence.since_s):
             return
@@ -103,17 +103,17 @@ class Attendant:
             self._thread.join(0.1)
 
     def moved(self, since_s: float, now_s: float) -> None:
-        """The job moves, for the first time after `since_s`."""
+        """Report that the job makes progress again, if an answer was printed about its silence."""
         told = self._told
         if told and self.patience.moves - told.moves == _MOVES_THAT_TELL:
             self.say([f"the job makes progress again, after {now_s - told.since_s:.0f} s"])
 
     def told_of(self, since_s: float) -> bool:
-        """Whether an answer was said of this silence."""
+        """Whether an answer was printed about the silence that began at `since_s`."""
         return self._told is not None and self._told.since_s == since_s
 
     def _holds(self) -> _Told | None:
-        """What was said last, unless the job has moved since: ranks that a limit ends stir once more, and do not."""
+        """The last answer, unless the job has made progress since. A few moves do not count: timeouts stir ranks."""
         told = self._told
         return told if told and self.patience.moves - told.moves < _MOVES_THAT_TELL else None
 
@@ -121,13 +121,13 @@ class Attendant:
         self._told = _Told(silence.since_s, self.patience.moves)
 
     def left_early(self, ranks: Sequence[int], others: Sequence[int]) -> None:
-        """Ranks ended with exit code 0 seconds ago, and most others go on."""
+        """Report ranks that exited with code 0 a few seconds ago while most others go on."""
         go_on = f"{rank_list(list(others))} {'goes' if len(others) == 1 else 'go'} on"
         verb = "has" if len(ranks) == 1 else "have"
-        self.say([f"{rank_list(list(ranks))} {verb} ended with exit code 0, and {go_on}"])
+        self.say([f"{rank_list(list(ranks))} {verb} exited with code 0, but {go_on}"])
 
     def rank_ended(self, address: AgentAddress, status: int | None) -> None:
-        """Keep how each rank ended."""
+        """Record in `ranks-ended.jsonl` how a rank ended."""
         self._ends += 1
         code = None if status is None else os.waitstatus_to_exitcode(status)
         line = {"rank": address.rank, "pid": address.pid, "at_s": time.time(), "exit_code": code}
@@ -135,21 +135,21 @@ class Attendant:
             file.write(json.dumps(line) + "\n")
 
     def watch_broke(self, error: Exception) -> None:
-        """Nobody watches the job any more; it goes on as it would without us."""
+        """Report that the watch has failed; the job goes on as it would without ddx."""
         self.say([f"the job is no longer watched ({type(error).__name__}: {str(error)[:200]})"])
 
     def finish(self) -> None:
-        """The job has ended: let a look that is under way come to its end."""
+        """Wait for a running capture to finish, after the end of the job."""
         for thread in (self._thread, self._teller):
             if thread:
                 thread.join(_LOOK_LIMIT_S)
 
     def ended_well(self) -> None:
-        """Nothing of what was seen needs keeping that was not said."""
+        """Discard an answer that was held back, after a normal end of the job."""
         self._hold_back(None)
 
     def failed(self, how: str) -> None:
-        """The job has ended badly; `how` says it in words."""
+        """Judge what a failed job left behind and print the answer; `how` describes the failure."""
         told = self._holds()
         if told and _strength(told.look):
             self.say([f"{how}, without any progress since the answer above."])
@@ -157,15 +157,16 @@ class Attendant:
         if _left_nothing(self.run_dir):
             self.say(
                 [
-                    f"{how}, before it printed anything or started a rank: there is nothing to judge.",
-                    "Run it alone to see the same; the kernel log may show a kill: dmesg -T | grep -i 'killed process'",
+                    f"{how}, before it printed anything or started a rank: there is nothing to diagnose.",
+                    "Run it without ddx to see the same failure; the kernel log may show a kill: dmesg -T | grep -i "
+                    "'killed process'",
                 ]
             )
             return
         look = self._look(str(self.run_dir))
         held = self._held_back
         if held and held[0] == self.patience.moved_s and (look is None or look.verdict != "diagnosed"):
-            # What was seen while it hung says more than what is left of it.
+            # A capture of the hang says more than what the job left behind.
             look, self._held_back = held[1], None
         self._hold_back(None)
         if look is None:
@@ -195,7 +196,8 @@ class Attendant:
                         self._note_told(silence)
                     self._answer(kind, _situation(silence), look)
             elif not look.slows and (look.verdict == "diagnosed" or look.waiting):
-                # Who holds the job up is worth saying before the limit strikes, also where why is open.
+                # It is worth reporting which rank holds the job up before the timeout expires, even if the cause is
+                # unknown.
                 self._hold_back((silence.since_s, look))
             else:
                 self._forget(look)
@@ -203,7 +205,7 @@ class Attendant:
             self._busy.release()
 
     def _look(self, target: str, *, is_last: bool = True) -> JudgedLook | None:
-        """None if it fails, of which is said where no other look follows."""
+        """Capture and judge a target; None if that fails. The failure is reported only if no other capture follows."""
         bundle, ends = self._free_name(), self._ends
         try:
             return self.look_at(target, bundle, _LOOK_LIMIT_S)
@@ -211,7 +213,7 @@ class Attendant:
             problem = f"the evidence could not be judged: {error}"
         except Exception as error:
             problem = f"the evidence could not be captured ({type(error).__name__}: {str(error)[:200]})"
-        # Of a job that ended meanwhile what is left is judged.
+        # If the job has ended meanwhile, what it left behind is judged instead.
         if is_last and not (target == str(self.launcher_pid) and self._ends > ends):
             self.say([problem])
         return None
@@ -235,7 +237,7 @@ class Attendant:
             told.look = look
         self._keep_within_budget(look)
         again = look.bundle if look.bundle and look.bundle.exists() else self.run_dir
-        closing = f"look again: ddx why {shlex.quote(str(again))}"
+        closing = f"diagnose again: ddx why {shlex.quote(str(again))}"
         self.say([f"{situation}.", *look.lines, closing])
         page = self._write_page(again)
         message = {
@@ -248,7 +250,7 @@ class Attendant:
             self.say([f"the notification failed: {problem}"])
 
     def _write_page(self, material: Path) -> Path | None:
-        """The page of an answer, made of the evidence that was kept; None if there is none."""
+        """Write the HTML page of an answer from the saved evidence; return its path, or None if there is none."""
         if self.page is None:
             return None
         problem = write_page_beside(material, self.page, _LOOK_LIMIT_S)
@@ -277,22 +279,23 @@ class Attendant:
 
 
 def _strength(look: JudgedLook | None) -> int:
-    """How much an answer says: why, or at least who, or nothing of either."""
+    """How much an answer says: 2 if it names the cause, 1 if it names only ranks, 0 if neither."""
     if look is None:
         return 0
     return 2 if look.verdict == "diagnosed" else 1 if _blamed(look) else 0
 
 
 def _blamed(look: JudgedLook) -> set[int]:
-    """The ranks that a cause blames, or that are suspected."""
+    """The ranks that an answer's cause blames, or else suspects."""
     ranks = set(look.diagnosis.get("culprits", {}).get("ranks", ()))
     return ranks or {rank for one in look.diagnosis.get("suspects", ()) for rank in one.get("ranks", ())}
 
 
 def _says_more(look: JudgedLook, told: JudgedLook | None) -> bool:
-    """Whether an answer extends the one that was said of a job which has not moved since.
+    """Whether an answer adds to the last one about a job that has made no progress since.
 
-    What ranks do whose limit has struck, or that are being killed, blames others than those who held them up.
+    It must agree on whom to blame: ranks that run into a timeout or are being killed look guilty, but did not cause the
+    hang.
     """
     if told is None:
         return True
@@ -301,14 +304,14 @@ def _says_more(look: JudgedLook, told: JudgedLook | None) -> bool:
 
 
 def _left_nothing(run_dir: Path) -> bool:
-    """Whether a launcher has ended before anything was there that somebody could read."""
+    """Whether a launcher ended before it left anything to read."""
     log = run_dir / "launcher.log"
     folders = (run_dir / name for name in ("ranks", "logs", "flight_recorder"))
     return log.is_file() and not log.stat().st_size and not any(any(one.rglob("*")) for one in folders if one.is_dir())
 
 
 def _is_worth_saying(look: JudgedLook, silence: Silence) -> bool:
-    """Whether a job that makes no progress will not go on by itself, as far as the evidence shows."""
+    """Whether the evidence shows that a job will not recover by itself."""
     if look.verdict == "healthy" or look.slows:
         return False
     if silence.stage == "early":
@@ -328,11 +331,11 @@ def _situation(silence: Silence) -> str:
     if silence.limit and silence.is_partial:
         parts = [f"a rank has waited in a collective for {now - silence.limit.since_s:.0f} s"]
     else:
-        parts = [f"nothing has moved for {now - silence.since_s:.0f} s"]
+        parts = [f"no progress for {now - silence.since_s:.0f} s"]
         if silence.step is not None:
             parts[0] += f", since step {silence.step}"
     if silence.lost:
         parts.append(f"rank {', '.join(map(str, silence.lost))} has died")
     if silence.limit and silence.limit.strikes_s > now:
-        parts.append(f"a limit of {silence.limit.limit_s:.0f} s strikes in {silence.limit.strikes_s - now:.0f} s")
+        parts.append(f"a timeout of {silence.limit.limit_s:.0f} s expires in {silence.limit.strikes_s - now:.0f} s")
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""How far the collectives of each rank came, from the counters that its agent tells, and how long they may take."""
+"""The progress of each rank's collectives, from its agent's counters, and how long a collective may take."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Any
 
 _DEFAULT_LIMIT_S = {"nccl": 600.0}
 _OTHER_LIMIT_S = 1800.0
-"""Of torch, where a group does not say its own (torch/distributed/constants.py, 2.2 to 2.13)."""
+"""torch's default timeout for a group that states none (torch/distributed/constants.py, 2.2 to 2.13)."""
 _BUSY_SHARE = 0.5
 JOINING = ("", "")
-"""In the place of recorder and group: it waits for the others to join the job."""
+"""Stands for recorder and group while a rank waits for the others to join the job."""
 
 
 @dataclass
 class RankProgress:
-    """One rank. Times are of the caller's monotonic clock, in seconds."""
+    """The progress of one rank. Times are on the caller's monotonic clock, in seconds."""
 
     moved_s: float
     joined: bool = False
-    """Whether it is in a process group, or waits for others to make one."""
+    """Whether the rank is in a process group, or waits for others to form one."""
     pending: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By recorder and group of the process: since when it may be in a collective that does not end.
+    """For each recorder and group: since when the rank may be in a collective that does not end.
 
-    That is the look before the one that first showed it: on a busy machine looks can be far apart."""
+    This is the time of the sample before the first that showed it: on a busy machine, samples can be far apart."""
     limit_s: float | None = None
-    """The shortest limit of the groups in which it waits; of all where it waits in none."""
+    """The shortest timeout of the groups that it waits in, or of all its groups if it waits in none."""
     uses_nccl: bool = False
     longest_wait_s: float = 0.0
-    """In a collective that did end."""
+    """The longest wait in a collective that did end."""
     busy: bool = False
-    """Whether it computed for most of the time between the last two samples."""
+    """Whether the rank computed for most of the time between the last two samples."""
     _counters: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
     _begun: list[tuple[object, object]] = field(default_factory=list)
     _cpu: tuple[float, float] | None = None
     _looked_s: float | None = None
 
     def look(self, header: Mapping[str, Any], now_s: float) -> None:
-        """Take what the rank's agent answered to `status`."""
+        """Update the progress from the agent's reply to `status`."""
         before_s = now_s if self._looked_s is None else self._looked_s
         self._looked_s = now_s
         self._look_at_cpu(header.get("process_cpu_s"), now_s)
@@ -60,7 +60,8 @@ class RankProgress:
             if enqueued != completed:
                 self.pending.setdefault(key, before_s)
         self._begun, self._counters = begun, counters
-        # Counters do not name their group: those that began as much as a pending one did may be it.
+        # Counters do not name their group: a group with as many started collectives as a pending counter may be the
+        # one.
         waited = {counters[key][0] for key in self.pending if key in counters}
         waits = [group for group in groups if str(group.get("last_enqueued")) in waited]
         self.limit_s = min(map(_limit_s, waits or groups), default=joining_s)
@@ -74,7 +75,7 @@ class RankProgress:
 
     @property
     def waits_since_s(self) -> float | None:
-        """Since when the oldest of its unfinished collectives has not moved; None if there is none."""
+        """When the oldest unfinished collective began; None if there is none."""
         return min(self.pending.values(), default=None)
 
 
@@ -86,7 +87,7 @@ def _limit_s(group: Mapping[str, Any]) -> float:
 
 
 def _counters(status: object) -> list[tuple[tuple[str, str], tuple[str, str]]]:
-    """(recorder, group of the process) and (last that was begun, last that was completed)."""
+    """Pairs of (recorder, group) and (last enqueued, last completed collective)."""
     return [
         ((str(part), str(group)), (str(at.get("last_enqueued_collective")), str(at.get("last_completed_collective"))))
         for part, groups in (status.items() if isinstance(status, dict) else ())

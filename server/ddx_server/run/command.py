@@ -1,4 +1,4 @@
-"""The engine of `ddx run`: directory, environment, launcher, and what to do when the job goes wrong."""
+"""The engine of `ddx run`: sets up directory and environment, starts the launcher, and watches the job."""
 
 from __future__ import annotations
 
@@ -27,59 +27,60 @@ from ddx_server.run.watch import JobLimits, RankWatch
 from ddx_tools.model.errors import UsageError
 
 DEFAULT_STALL_AFTER_S = 300.0
-"""Half of NCCL's default timeout (10 min), after which its watchdog aborts the job and with it goes the live
-evidence; where a limit is shorter, the look is earlier."""
+"""Half of NCCL's default timeout (10 min), after which its watchdog aborts the job and the live evidence is lost; if a
+timeout is shorter, the capture is earlier."""
 DEFAULT_GRACE_S = 30.0
-"""Between the signal that asks a job to end and the one that ends it: Slurm's KillWait, Kubernetes' grace period."""
+"""The time between the signal that asks a job to end and the one that kills it: Slurm's KillWait, Kubernetes' grace
+period."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """`dir` None: `./ddx-runs/<time>-<pid>`. `stall_after_s` None: never look for a stall."""
+    """Options of `ddx run`. `dir` None: `./ddx-runs/<time>-<pid>`. `stall_after_s` None: never capture a stall."""
 
     dir: Path | None = None
     stall_after_s: float | None = DEFAULT_STALL_AFTER_S
     rank_logs: bool = True
     notifier: Notifier = field(default_factory=Notifier)
     page: Path | None = None
-    """Where each answer is written as an HTML page."""
+    """File that each answer is written to as an HTML page."""
     grace_s: float = DEFAULT_GRACE_S
     look_on: signal.Signals | None = None
-    """A signal that asks for a look now, and is not passed on."""
+    """A signal that requests a capture at once and is not passed on."""
     quiet: bool = False
     """Print nothing into the job's output."""
     consistency: str = ""
-    """At which steps ranks write down what they hold; see `steps_of`."""
+    """The steps at which ranks record fingerprints of their state; see `steps_of`."""
 
 
 def look_signal(name: str | None) -> signal.Signals | None:
-    """USR1 or SIGUSR1. Raises UsageError if it is none that may be asked for."""
+    """The signal for a name such as USR1 or SIGUSR1. Raises UsageError if it is not an allowed one."""
     usable = {number.name.removeprefix("SIG"): number for number in FORWARDED if number not in STOPPING}
     if name is None:
         return None
     wanted = usable.get(name.upper().removeprefix("SIG"))
     if wanted is None:
-        raise UsageError(f"--look-on {name}: not a signal that can be asked for", f"One of: {', '.join(usable)}.")
+        raise UsageError(f"--look-on {name}: not a signal that can be used", f"One of: {', '.join(usable)}.")
     return wanted
 
 
 def steps_of(text: str) -> str:
-    """`1,2,100-103,/500` as it stands. Raises UsageError if it is nothing of the kind."""
+    """Check a list of steps such as `1,2,100-103,/500` and return it unchanged. Raises UsageError if it is invalid."""
     if text and not re.fullmatch(r"(?:\d+(?:-\d+)?|/[1-9]\d*)(?:,(?:\d+(?:-\d+)?|/[1-9]\d*))*", text):
-        raise UsageError(f"--consistency {text[:80]}: not numbers of steps", "For example: 0-3,100 or /500.")
+        raise UsageError(f"--consistency {text[:80]}: not step numbers", "For example: 0-3,100 or /500.")
     return text
 
 
 def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look_beside) -> int:
     """Run a launcher and return its exit code; if a signal killed it, die by the same signal.
 
-    Standard input, output and errors are the launcher's; lines on stderr that begin with `ddx: ` are ours.
-    Raises UsageError if the job cannot be started.
+    Standard input, output and error belong to the launcher; lines on stderr that begin with `ddx: ` are ours. Raises
+    UsageError if the job cannot be started.
     """
     if not sys.platform.startswith("linux"):
-        raise UsageError("ddx run needs Linux", "Start the job without it; `ddx why` reads its logs here, too.")
+        raise UsageError("ddx run needs Linux", "Start the job without it; `ddx why` can read its logs here.")
     if not argv:
-        raise UsageError("no launcher given", "Type it behind two dashes: ddx run -- torchrun … train.py")
+        raise UsageError("no launcher given", "Type it after two dashes: ddx run -- torchrun … train.py")
     program = find_program(argv[0])
     run_dir = directory.create(options.dir)
     job = for_job(os.environ, run_dir, argv, rank_logs=options.rank_logs, consistency=options.consistency)
@@ -124,7 +125,7 @@ def run_command(argv: Sequence[str], options: RunOptions, look_at: LookAt = look
     _keep_the_end(run_dir, argv, record, code, kills)
     if left:
         ranks = ", ".join(f"rank {address.rank} (pid {address.pid})" for address in left)
-        say([f"the launcher has ended, but these still run: {ranks}"])
+        say([f"the launcher has ended, but these are still running: {ranks}"])
     with contextlib.suppress(KeyboardInterrupt):
         _say_the_end(attendant, launcher, run_dir, code, say)
     return die_like(code)
@@ -156,7 +157,7 @@ def _say_the_end(
         return
     attendant.finish()
     if launcher.stop_asked:
-        say([f"the job was stopped. If it hung before that: ddx why {shlex.quote(str(run_dir))}"])
+        say([f"the job was stopped. If it hung before, diagnose it: ddx why {shlex.quote(str(run_dir))}"])
     else:
         attendant.failed(_in_words(code))
 
@@ -168,7 +169,7 @@ def _in_words(code: int) -> str:
 
 
 def _limits(argv: Sequence[str], environ: Mapping[str, str]) -> JobLimits:
-    """What the command and variables say of limits; the limits of process groups are asked of the ranks."""
+    """The timeouts that the command and variables set; those of process groups come from the ranks."""
     from ddx_tools.parsers.launch.launch_command import meeting_of
 
     meeting = meeting_of(argv, environ)

@@ -1,15 +1,15 @@
-"""The directory of one run: where ranks put their sockets and records, and the launcher its log.
+"""The directory of one run, with the ranks' sockets and records and the launcher's log.
 
-run.json              what was started, when, and which variables were set (secrets redacted)
-launcher.log          what the launcher printed (`launcher.1.log`: what came before, if it was much)
-end.log               how the launcher ended: one line, for whoever reads the logs later
+run.json              the command, its start time, and the variables that were set (secrets redacted)
+launcher.log          the launcher's output (`launcher.1.log`: the earlier part of long output)
+end.log               how the launcher ended, in one line, for later readers of the logs
 ranks/                sockets and records of the rank agents: see ddx_tools/payloads/rank_agent.py
 logs/                 torchrun's log directory: <run id>/attempt_<n>/<local rank>/{stdout,stderr}.log
-memory-kills.txt      counters of the container, if they say that the kernel killed for memory while the job ran
+memory-kills.txt      the container's counters, if they show OOM kills while the job ran
 flight_recorder/      dumps and pipes of torch's own flight recorder (NCCL)
 
-What the job and the launcher print, and what torch dumps, lies there as they wrote it, readable for its owner only.
-Secrets are redacted where ddx keeps, prints or sends any of it.
+Output of the job and the launcher and dumps of torch are stored unchanged, readable only by their owner. ddx redacts
+secrets in whatever it saves, prints or sends.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ SUBDIRECTORIES = ("ranks", "logs", "flight_recorder")
 
 
 def create(wanted: Path | None) -> Path:
-    """Make the run's directory (mode 0700) and return its absolute path.
+    """Create the run's directory (mode 0700) and return its absolute path.
 
-    Raises UsageError if it cannot be made, or if it holds something already: two runs in one directory could
-    not be distinguished.
+    Raises UsageError if it cannot be created, or if it is not empty: two runs in one directory could not be
+    distinguished.
     """
     path = wanted or Path("ddx-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     path = path.absolute()
@@ -46,14 +46,14 @@ def create(wanted: Path | None) -> Path:
             (path / name).mkdir(mode=0o700)
     except OSError as error:
         raise UsageError(
-            f"{path}: cannot make the run's directory ({error.strerror})",
-            "Name another one: ddx run --dir DIR -- …",
+            f"{path}: cannot create the run's directory ({error.strerror})",
+            "Name another directory: ddx run --dir DIR -- …",
         ) from error
     return path
 
 
 def describe(path: Path, argv: Sequence[str], record: Mapping[str, Any]) -> None:
-    """Write `run.json`. In `record`: `variables` were set for the job, `kept` are the user's own."""
+    """Write `run.json`. In `record`, `variables` were set for the job and `kept` are the user's own."""
     whole = {
         "schema": 1,
         "command": shlex.join(redact_argv(argv)),
@@ -67,13 +67,13 @@ def describe(path: Path, argv: Sequence[str], record: Mapping[str, Any]) -> None
 
 
 def note_the_end(path: Path, code: int) -> None:
-    """Write `end.log`, if the job ended well: of any other end the logs tell."""
+    """Write `end.log` if the job ended normally; the logs report any other end."""
     if code == 0:
         (path / "end.log").write_text("ddx run: the launcher ended with exit code 0\n", encoding="utf-8")
 
 
 def sweep(path: Path) -> None:
-    """After the job: take away the sockets of dead ranks, and fault files that no fault was written to."""
+    """Clean up after the job: remove dead ranks' sockets and empty fault files."""
     for entry in (path / "ranks").iterdir():
         pid = entry.name.split(".")[1] if entry.name.count(".") else ""
         if not pid.isdigit() or Path("/proc", pid).exists():

@@ -1,7 +1,7 @@
-"""Start the launcher and stand where it would have stood: signals reach it, and its end is ours.
+"""Starts the launcher and stands in for it: signals reach it, and ddx ends the way it ends.
 
-The launcher stays in our process group, so what the terminal sends (Ctrl-C, Ctrl-Z, hang-up) reaches it
-without us; what is sent to us alone is passed on. The kernel's own word, `si_code`, tells the two apart.
+The launcher stays in our process group, so signals from the terminal (Ctrl-C, Ctrl-Z, hang-up) reach it without us;
+signals sent only to us are passed on. The kernel's `si_code` distinguishes the two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAITED_FOR = (*FORWARDED, signal.SIGCHLD, signal.SIGWINCH)
 
 
 def find_program(name: str) -> str:
-    """The path of a command, as the shell would find it. Raises UsageError if there is none."""
+    """Find the path of a command as the shell would. Raises UsageError if there is none."""
     program = shutil.which(name)
     if program is None:
         raise UsageError(
@@ -39,13 +39,14 @@ def find_program(name: str) -> str:
 
 
 class Launcher:
-    """A child process whose signals and exit status pass through."""
+    """The launcher as a child process; signals and exit status pass through."""
 
     def __init__(
         self, program: str, argv: Sequence[str], environ: Mapping[str, str], descriptors: Mapping[int, int]
     ) -> None:
         """Start `program`; `descriptors` maps its descriptors to ours. Raises UsageError if that fails."""
-        # Blocked from here on: they wait for `wait`, none is lost in between. The child gets the old mask.
+        # Signals are blocked from here on, so that none is lost before `wait` handles them. The child gets the old
+        # mask.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
         self._mask_before = before
         self.stop_asked = False
@@ -56,12 +57,12 @@ class Launcher:
                 dict(environ),
                 file_actions=[(os.POSIX_SPAWN_DUP2, ours, theirs) for theirs, ours in descriptors.items()],
                 setsigmask=before,
-                # Python ignores these two, and an ignored signal stays ignored across exec.
+                # Python ignores these two signals, and an ignored signal stays ignored across exec.
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
             )
         except OSError as error:
             self.release_signals()
-            raise UsageError(f"{program}: {error.strerror}", "Is it executable, and for this machine?") from error
+            raise UsageError(f"{program}: {error.strerror}", "Is it executable, and built for this machine?") from error
 
     def wait(
         self,
@@ -70,10 +71,10 @@ class Launcher:
         own: signal.Signals | None = None,
         on_own: Callable[[], object] = lambda: None,
     ) -> int:
-        """Pass signals on until the launcher ends; its exit code, or minus the signal that killed it.
+        """Pass signals on until the launcher ends; return its exit code, or minus the signal that killed it.
 
-        `on_stop` is called before the first signal that asks the job to end is passed on, with whether the launcher
-        has it already; `on_resize` when the terminal's size has changed. `own` is a signal for us alone.
+        `on_stop` is called before the first stop signal is passed on, and is told whether the launcher already has it.
+        `on_resize` is called when the terminal's size changes. `own` is a signal that is not passed on.
         """
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -94,16 +95,16 @@ class Launcher:
 
     @staticmethod
     def stop_repeated() -> bool:
-        """Whether somebody asks once more, while `on_stop` is at work, that the job end."""
+        """Whether a second stop signal has arrived while `on_stop` is running."""
         return bool(signal.sigpending() & STOPPING)
 
     def release_signals(self) -> None:
-        """From here on signals are our own again."""
+        """Stop passing signals on; from here on they affect ddx itself."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask_before)
 
 
 def die_like(code: int) -> int:
-    """End as the launcher ended: the exit code to return, or death by the same signal."""
+    """End the way the launcher did: return the exit code, or die by the same signal."""
     if code >= 0:
         return code
     killer = signal.Signals(-code)

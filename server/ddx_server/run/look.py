@@ -1,4 +1,4 @@
-"""Look at a job and judge it, in a process of its own: whatever becomes of that, the job and its output go on."""
+"""Captures and judges a job in a separate process, so that a failure there cannot affect the job or its output."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ _PROGRAM = "ddx_server.run.look_process"
 
 @dataclass(frozen=True)
 class JudgedLook:
-    """What was seen and judged."""
+    """The judged result of a capture."""
 
     verdict: str
     key: str
-    """The same for two samples that say the same: cause and culprits."""
+    """Cause and culprits; equal keys mean equal answers."""
     lines: list[str]
-    """For a person."""
+    """The answer as lines for a person."""
     lasting: bool
-    """Whether it cannot heal by itself: no rank is elsewhere that could still come, or one is stopped or gone."""
+    """Whether the hang cannot resolve itself: no rank can still enter the collective, or one is stopped or gone."""
     waiting: bool
     """Whether a rank was seen to wait for others."""
     at_work: bool
-    """Whether the ranks that others wait for compile, write a checkpoint or evaluate, and move."""
+    """Whether the ranks that others wait for are compiling, writing a checkpoint or evaluating, and make progress."""
     moving: bool = False
-    """Whether the ranks that others wait for all make progress with something."""
+    """Whether all ranks that others wait for make progress."""
     slows: bool = False
-    """Whether its cause only makes a job slow: then nothing hangs for good."""
+    """Whether the cause only makes a job slow, so that it does not hang for good."""
     diagnosis: dict[str, Any] = field(default_factory=dict)
-    """As `ddx why --json` prints it."""
+    """The diagnosis as `ddx why --json` prints it."""
     bundle: Path | None = None
     took_s: float = 0.0
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether causes of one kind alone are left: that a start never came together, say."""
+        """Whether the remaining causes are all of one kind, such as a failed start."""
         return bool(self.diagnosis.get("narrowed_to"))
 
 
 class LookFailed(Exception):
-    """There is no answer. The text says why."""
+    """There is no answer; the message says why."""
 
 
 def look_beside(target: str, bundle: Path, limit_s: float) -> JudgedLook:
-    """Look at `target` (a pid, or what is left of a job) in a process of its own; keep the bundle.
+    """Capture and judge `target` (a pid, or what a job left behind) in a separate process; save the bundle.
 
     Raises LookFailed if that process fails, or takes longer than `limit_s`.
     """
     began = time.monotonic()
-    # What lies in the job's directory is not for us to import.
+    # Nothing in the job's directory must be imported.
     program = f"import runpy; runpy.run_module({_PROGRAM!r}, run_name='__main__')"
     argv = python_argv(program, [target, str(bundle), str(limit_s)])
     pipe = subprocess.PIPE
@@ -68,7 +68,7 @@ def look_beside(target: str, bundle: Path, limit_s: float) -> JudgedLook:
         except subprocess.TimeoutExpired as error:
             raise LookFailed(f"it took longer than {limit_s:g} s") from error
         finally:
-            # With it go the programs that it has started.
+            # This also ends the programs that it has started.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
     try:
@@ -80,7 +80,7 @@ def look_beside(target: str, bundle: Path, limit_s: float) -> JudgedLook:
 
 
 def write_page_beside(material: Path, out: Path, limit_s: float) -> str | None:
-    """Write the HTML page of what was kept, in a process of its own: why it could not be; None if it was."""
+    """Write the HTML page of saved evidence in a separate process; return None, or the reason why that failed."""
     program = "from ddx_server.start import main; main()"
     argv = python_argv(program, ["report", str(material), "--out", str(out)])
     try:

@@ -1,6 +1,6 @@
-"""The process that looks: `python -m ddx_server.run.look_process TARGET BUNDLE SECONDS`.
+"""The process that captures and judges: `python -m ddx_server.run.look_process TARGET BUNDLE SECONDS`.
 
-It prints one JSON object: the fields of `ddx_server.run.look.Look`, but for the last two.
+It prints one JSON object: the fields of `ddx_server.run.look.JudgedLook`, except the last two.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ddx_tools.model.errors import DdxError
 from ddx_tools.redaction.published import published_json
 
 _WORK = frozenset({"compile", "checkpoint", "checkpoint_io", "evaluation", "import"})
-"""Activities and contexts of a rank that its peers may have to wait for, now and then, in a healthy job."""
+"""Activities and contexts of a rank that its peers may occasionally wait for in a healthy job."""
 _GONE = frozenset({"rank.process_gone", "rank.killed", "rank.raised"})
 _UNSEEN = frozenset({"rank.unreadable"})
 _BEHIND = frozenset({"rank.waited_for", "collective.missing_ranks"})
-"""What records say of a rank that is elsewhere, where its stack cannot be read."""
+"""Findings from records about a rank outside the collective, for when its stack cannot be read."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -38,7 +38,7 @@ def _seen(target: str, bundle: Path) -> dict[str, Any]:
     diagnosis = found.diagnose()
     cause = diagnosis.causes[0].id if diagnosis.causes else ""
     playbooks = load_playbooks()
-    # A cause that is merely possible takes nothing away from who waits for whom.
+    # A cause that is only possible does not change who waits for whom.
     known = playbooks.causes[cause].symptoms if diagnosis.verdict == "diagnosed" else []
     outside = [finding for finding in found.findings if finding.code == "rank.outside_collective"]
     codes = {finding.code for finding in found.findings}
@@ -63,12 +63,12 @@ def _is_at_work(finding: Finding) -> bool:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Look, and print what was seen."""
+    """Capture and judge the target, and print the result as JSON."""
     target, bundle, limit_s = argv
-    # The job comes first when memory runs out. The CPU is not spared: there is little time, and the job hangs.
+    # If memory runs out, the job has priority. The CPU is used fully: time is short, and the job hangs.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    # Nor does a look outlive whom it is for.
+    # Nor does a capture outlive the process that asked for it.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.alarm(int(float(limit_s)) + 1)
@@ -78,13 +78,13 @@ def main(argv: Sequence[str]) -> int:
         print(error.message, file=sys.stderr)
         return error.exit_code
     except Exception as error:
-        # An error of ours, to be reported: where it happened is half of it.
+        # A bug in ddx: report where it happened, too.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         Path(bundle).with_name("look-failed.txt").write_text(traceback.format_exc(), encoding="utf-8")
         print(f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})", file=sys.stderr)
         return 70
     print(json.dumps(seen), flush=True)
-    # Nothing is left to tidy up that is worth the time.
+    # No remaining cleanup is worth the time.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Whether the kernel killed for memory in our container while the job ran: of a SIGKILL nothing else tells it."""
+"""Detects OOM kills in our container while the job ran: nothing else explains such a SIGKILL."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from ddx_tools.probes.host.capture import cgroup_directories
 
 _FILES = ("memory.events", "memory.oom_control")
-"""Of cgroup v2 and v1."""
+"""The files of cgroup v2 and v1."""
 _KILLS = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def counters() -> dict[Path, str]:
-    """What the files that count such kills say now, of our cgroup and of those above it."""
+    """The current contents of the files that count OOM kills, for our cgroup and its ancestors."""
     try:
         own = Path("/proc/self/cgroup").read_text(encoding="utf-8")
     except OSError:
@@ -30,7 +30,7 @@ def counters() -> dict[Path, str]:
 
 
 def kills_since(before: Mapping[Path, str], now: Mapping[Path, str]) -> str:
-    """As a person would paste them, the files that count more kills than before; empty if there are none."""
+    """The files that count more kills than before, as text that a person would paste; empty if there are none."""
     grown = {path: text for path, text in now.items() if _kills(text) > _kills(before.get(path, ""))}
     return "".join(f"$ cat {path}\n{text}" for path, text in grown.items())
 

@@ -1,4 +1,4 @@
-"""Tell somebody who does not read the job's output: one JSON object a message, to a command and to a file."""
+"""Notifies people who do not read the job's output: one JSON object per message, to a command and to a file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _COMMAND_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Notifier:
-    """`command`: its words, started without a shell, gets the object on standard input. `file`: a line is appended."""
+    """`command`: started without a shell, it gets the object on standard input. `file`: the object is appended as a
+    line."""
 
     command: tuple[str, ...] = ()
     file: Path | None = None
 
     @classmethod
     def of(cls, command: str | None, file: Path | None) -> Notifier:
-        """As the options have it. Raises UsageError if the command cannot be read."""
+        """Create a notifier from the options. Raises UsageError if the command cannot be parsed."""
         try:
             return cls(tuple(shlex.split(command or "")), file)
         except ValueError as error:
@@ -33,7 +34,7 @@ class Notifier:
             ) from error
 
     def tell(self, message: Mapping[str, Any]) -> str | None:
-        """Why it could not be told; None if it was."""
+        """Send a message; return None, or the reason why that failed."""
         from ddx_tools.redaction.structures import redact_value
 
         text = json.dumps(redact_value(message)) + "\n"
@@ -46,7 +47,7 @@ class Notifier:
                     self.command, input=text, text=True, capture_output=True, timeout=_COMMAND_SECONDS, check=False
                 )
                 if done.returncode:
-                    return f"{self.command[0]} ended with exit code {done.returncode}: {done.stderr.strip()[-200:]}"
+                    return f"{self.command[0]} exited with code {done.returncode}: {done.stderr.strip()[-200:]}"
         except (OSError, subprocess.SubprocessError) as error:
             return str(error)[:300]
         return None

@@ -1,8 +1,8 @@
-"""When the silence of a job is worth a look: measured by its own pace, and always before its limit strikes.
+"""Decides when a silent job is captured: by its own pace, and always before its timeout expires.
 
-Two samples are worth taking. An early one, once a job is silent for several times longer than it ever was: what cannot
-heal by itself (each rank waits for another, a rank is stopped or gone) need not wait to be told. And a last one: after
-`stall_after_s`, or so long before the limit of a collective that there is time to look and to say it.
+Two captures are worthwhile. The early one comes once a job is silent several times longer than ever before: a hang that
+cannot resolve itself (each rank waits for another, a rank is stopped or gone) is reported at once. The last one comes
+after `stall_after_s`, or early enough before a collective's timeout to capture and report.
 """
 
 from __future__ import annotations
@@ -15,72 +15,73 @@ Stage = Literal["early", "last"]
 _EARLY_S = 15.0
 _TIMES_ITS_LONGEST = 4.0
 _MOVES_TO_KNOW_IT = 5
-"""The first steps of a job (compilation, cold caches) say nothing of its pace; before it has one nothing is early."""
+"""A job's first steps (compilation, cold caches) say nothing about its pace; before it has one, there is no early
+capture."""
 _LOOK_S = 15.0
 _TELL_S = 15.0
-"""Of a limit so much is kept, a quarter of it at most, to tell what is known by then."""
+"""Time reserved before a timeout, at most a quarter of it, to report what is known by then."""
 _MOST_LOOKS = 5
-"""In one silence."""
+"""Maximum number of captures in one silence."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What ends the job unless it moves on: it counts since `since_s`, and strikes after `limit_s`."""
+    """A timeout that ends the job unless it makes progress: it runs since `since_s` and expires after `limit_s`."""
 
     since_s: float
     limit_s: float
 
     @property
     def strikes_s(self) -> float:
-        """When."""
+        """The time at which it expires."""
         return self.since_s + self.limit_s
 
 
 @dataclass
 class Patience:
-    """Judges one job. All times are of one monotonic clock, in seconds."""
+    """Decides when to capture one job. All times are on one monotonic clock, in seconds."""
 
     moved_s: float
     stall_after_s: float | None
-    """None: no silence is worth a look."""
+    """None: never capture."""
     look_s: float = _LOOK_S
-    """How long a look takes: the longest so far."""
+    """The longest time that a capture has taken so far."""
     longest_gap_s: float = 0.0
-    """The longest silence, of the job or of a rank, after which it went on."""
+    """The longest silence of the job or of a rank that ended by itself."""
     moves: int = 0
     _early: bool = False
-    """Whether this silence had its early look."""
+    """Whether the early capture of this silence was taken."""
     _last: list[float] = field(default_factory=list)
-    """When the last looks of this silence began."""
+    """When the late captures of this silence began."""
     _looked_since_s: float | None = None
-    """Since when the limit ran that the last sample was taken for: a rank may wait while others go on."""
+    """The start of the timeout that the last capture was taken for: a rank may wait while others go on."""
 
     def move(self, now_s: float) -> None:
-        """The job moved: a step, or a collective."""
+        """Record progress of the job: a step or a collective."""
         self.moves += 1
         self.waited(now_s - self.moved_s)
         self.arrive(now_s)
 
     def arrive(self, now_s: float) -> None:
-        """A rank begins, which is a sign of life and says nothing of the pace."""
+        """Record the start of a rank, which is a sign of life but says nothing about the pace."""
         self.moved_s = now_s
         self._early = False
         self._last.clear()
 
     def waited(self, seconds: float) -> None:
-        """So long nothing moved, and then it did."""
+        """Record a silence of `seconds` that ended by itself."""
         if self.moves > _MOVES_TO_KNOW_IT:
             self.longest_gap_s = max(self.longest_gap_s, seconds)
 
     @property
     def early_s(self) -> float:
-        """For how long a job that has a pace may be silent."""
+        """How long a job with a known pace may be silent before the early capture."""
         return max(_EARLY_S, _TIMES_ITS_LONGEST * self.longest_gap_s)
 
     def due(self, now_s: float, limit: Limit | None, *, busy: bool, lost: bool) -> Stage | None:
-        """Whether to look now, and how.
+        """The capture that is due now, early or last; None if none is.
 
-        `busy`: no rank is known to wait, and all compute. `lost`: a rank has died, and the job goes on.
+        `busy`: no rank is known to wait, and all compute. `lost`: a rank has died, but the job goes on.
         """
         if self.stall_after_s is None or len(self._last) >= _MOST_LOOKS:
             return None
@@ -95,24 +96,24 @@ class Patience:
         moments = [self.moved_s + 2 * silent_s]
         if limit and (self._last or limit.since_s != self._looked_since_s):
             moments.append(self.before(limit))
-        # Of the moments that had their look already, none is due again.
+        # A moment that was already captured is not due again.
         return min((at for at in moments if not self._last or at > self._last[-1]), default=float("inf"))
 
     def before(self, limit: Limit) -> float:
-        """The moment from which on there may be no time to look and tell before a limit strikes.
+        """The latest time to start a capture and still report before a timeout expires.
 
-        Not before a wait is longer than usual, unless the limit is so short that usual waits nearly reach it.
+        It is not before a wait is longer than usual, unless usual waits nearly reach the timeout.
         """
         usual_s = min(1.5 * self.longest_gap_s, limit.limit_s * 2 / 3)
         return limit.since_s + max(limit.limit_s / 3, usual_s, limit.limit_s - 2 * self.look_s)
 
     @staticmethod
     def is_running_out(now_s: float, limit: Limit) -> bool:
-        """Whether a limit strikes so soon that no further look can be waited for."""
+        """Whether a timeout expires so soon that there is no time for another capture."""
         return limit.strikes_s > now_s >= limit.strikes_s - min(_TELL_S, limit.limit_s / 4)
 
     def looked(self, stage: Stage, began_s: float, limit: Limit | None) -> None:
-        """A look begins."""
+        """Record the start of a capture."""
         if stage == "early":
             self._early = True
         else:
@@ -120,5 +121,5 @@ class Patience:
             self._looked_since_s = limit.since_s if limit else None
 
     def took(self, seconds: float) -> None:
-        """So long a look takes."""
+        """Record the duration of a capture."""
         self.look_s = max(self.look_s, seconds)

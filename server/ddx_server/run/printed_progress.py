@@ -1,6 +1,6 @@
-"""What a job's own output says of its progress, read behind the job from the copy of it.
+"""The progress that a job's own output shows, read from the copy of the output.
 
-Of much output only the end is read: enough to see that the numbers of its steps move, and at a cost that has a bound.
+Of long output, only the end is read: enough to see step numbers move, at a bounded cost.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from ddx_tools.parsers.logs.step_lines import StepFacts, step_facts
 _MOST_BYTES = 32 << 10
 _MOST_LINES = 60
 _LIMIT_IN_MESSAGE = re.compile(rb"(?:Timeout\(ms\)=|Timed out waiting )(\d{3,9})")
-"""ProcessGroupNCCL's watchdog, and Gloo's unbound buffer: how long a collective may take."""
+"""The timeout of a collective, in messages of ProcessGroupNCCL's watchdog and Gloo's unbound buffer."""
 
 
 class PrintedProgress:
-    """Reads the log of a launcher bit by bit."""
+    """Reads a launcher's log incrementally."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
         self._numbers: dict[str, tuple[object, ...]] = {}
-        """By shape of line, its numbers when they were last seen."""
+        """For each shape of line, the numbers last seen in it."""
         self.last_step: int | None = None
         self.has_steps = False
-        """Whether any line counted steps or work so far."""
+        """Whether any line so far counted steps or work."""
         self.limit_s: float | None = None
-        """The shortest limit of collectives that a message named."""
+        """The shortest timeout of a collective that a message named."""
 
     def look(self) -> tuple[bool, bool]:
-        """Whether there is new output, and whether steps (or counted work) moved on in it."""
+        """Whether there is new output, and whether steps (or counted work) advanced in it."""
         data = self._new_bytes()
         for found in _LIMIT_IN_MESSAGE.finditer(data):
             self.limit_s = min(int(found[1]) / 1000, self.limit_s or float("inf"))

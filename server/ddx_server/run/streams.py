@@ -1,7 +1,7 @@
-"""Pass the job's output through at once, byte for byte, and keep a copy in the run's directory.
+"""Passes the job's output through at once, byte for byte, and keeps a copy in the run's directory.
 
-The job sees what it would see without us: a terminal (a pty of the same size) where our own output is one, a
-pipe where it is not, and one channel for both streams where ours are one.
+The job sees what it would see without us: a terminal (a pty of the same size) if our own output is one, otherwise a
+pipe; and a single channel if our two streams lead to the same place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DRAIN_SECONDS = 2.0
 
 
 class LauncherLog:
-    """The copy: at most two segments of 64 MiB, always with the end; a full disk stops only the copy."""
+    """The copy of the output: at most two segments of 64 MiB, always with the end; a full disk stops only the copy."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +35,7 @@ class LauncherLog:
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
-        """Append."""
+        """Append data to the copy."""
         with self._lock:
             try:
                 if self._written > _SEGMENT_BYTES:
@@ -48,41 +48,41 @@ class LauncherLog:
                 return
 
     def close(self) -> None:
-        """No more output."""
+        """Close the copy."""
         with self._lock:
             self._file.close()
 
 
 @dataclass
 class Channel:
-    """One way out of the job: it writes to `inner`, we read `outer` and write to our descriptor `ours`."""
+    """One output path of the job: it writes to `inner`, we read `outer` and write to our descriptor `ours`."""
 
     ours: int
     outer: int
     inner: int
     is_terminal: bool
     streams: list[int] = field(default_factory=list)
-    """Descriptors of the job (1, 2) that this channel carries."""
+    """The job's descriptors (1, 2) that this channel carries."""
     turn: threading.Lock = field(default_factory=threading.Lock)
-    """Who holds it may write to `ours`."""
+    """The lock for writing to `ours`."""
     in_line: bool = False
-    """Whether the job's last line has no end yet."""
+    """Whether the job's last line is still incomplete."""
 
     def write(self, data: bytes) -> None:
-        """Pass on what the job printed."""
+        """Write the job's output to `ours`."""
         with self.turn:
             self.in_line = not data.endswith(b"\n")
             _write_all(self.ours, data)
 
     def say(self, text: str) -> None:
-        """Put whole lines of our own between those of the job."""
+        """Print whole lines of our own between the job's lines."""
         with self.turn:
             _write_all(self.ours, (b"\n" if self.in_line else b"") + text.encode(errors="replace"))
             self.in_line = False
 
 
 def open_channels() -> list[Channel]:
-    """Channels for our stdout and stderr, one if both lead to the same place; closed ones are left out."""
+    """Open channels for our stdout and stderr: one if both lead to the same place; closed ones are left out."""
     channels: list[Channel] = []
     seen: dict[tuple[int, int], Channel] = {}
     for fd in (1, 2):
@@ -101,7 +101,7 @@ def open_channels() -> list[Channel]:
 def _open(fd: int, status: os.stat_result) -> Channel:
     if stat.S_ISCHR(status.st_mode) and os.isatty(fd):
         outer, inner = pty.openpty()
-        # Bytes pass unchanged: our own terminal will do to them what it does.
+        # Bytes pass unchanged: our own terminal processes them.
         modes = termios.tcgetattr(inner)
         modes[1] &= ~termios.OPOST
         termios.tcsetattr(inner, termios.TCSANOW, modes)
@@ -113,7 +113,7 @@ def _open(fd: int, status: os.stat_result) -> Channel:
 
 
 def copy_window_size(channels: Iterable[Channel]) -> None:
-    """Give the job's terminals the size of ours."""
+    """Set the job's terminals to the size of ours."""
     for channel in channels:
         if not channel.is_terminal:
             continue
@@ -122,7 +122,7 @@ def copy_window_size(channels: Iterable[Channel]) -> None:
 
 
 class Pump:
-    """A thread that carries one channel's bytes until the job has closed it."""
+    """A thread that copies one channel's bytes until the job closes it."""
 
     def __init__(self, channel: Channel, log: LauncherLog) -> None:
         self._channel = channel
@@ -132,7 +132,7 @@ class Pump:
         self._thread.start()
 
     def finish(self) -> None:
-        """The launcher has ended: carry what is on its way, but do not wait for processes it left behind."""
+        """Copy what is still in the channel after the launcher's end, without waiting for processes it left behind."""
         self._deadline_s = time.monotonic() + _DRAIN_SECONDS
         self._thread.join()
 
@@ -154,7 +154,7 @@ class Pump:
                 if self._deadline_s is not None and time.monotonic() > self._deadline_s:
                     return
         except OSError:
-            # A pty ends with EIO. If our own reader is gone, closing tells the job so.
+            # A pty ends with EIO. If our own reader is gone, closing the channel lets the job notice.
             return
         finally:
             os.close(outer)

@@ -1,7 +1,7 @@
-"""Watch the ranks of a running job from outside: how far each came, who ended, and since when nothing moves.
+"""Watches the ranks of a running job from outside: their progress, which ones ended, and since when nothing moves.
 
-torchrun stops the other ranks within 0.1 s of a rank's end, and their records die with them. The kernel reports
-an end at once (pidfd), so the survivors can be asked to write theirs first. Nothing here ever stops a job.
+torchrun stops the other ranks within 0.1 s of a rank's end, and their records are lost. The kernel reports an end at
+once (pidfd), so the survivors can write theirs first. Nothing here ever stops a job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ASK_SECONDS = 2.0
 _ANSWER_SECONDS = 2.0
 _SAVE_SECONDS = 0.5
 _AFTER_A_DEATH_S = 5.0
-"""A launcher that notices the end of a rank stops the others within that time."""
+"""A launcher that notices the end of a rank stops the others within this time."""
 _APART_S = 5.0
 _PARALLEL = 16
 _END, _SAVE = b"e", b"s"
@@ -36,59 +36,59 @@ _END, _SAVE = b"e", b"s"
 
 @dataclass(frozen=True)
 class Silence:
-    """A job in which nothing moves; times of the monotonic clock, in seconds."""
+    """A job in which nothing moves; times are on the monotonic clock, in seconds."""
 
     stage: Stage
     since_s: float
     limit: Limit | None
-    """What will end the job first, as far as that is known."""
+    """The timeout that will end the job first, if known."""
     step: int | None
-    """The last that was printed."""
+    """The last printed step."""
     lost: tuple[int, ...] = ()
-    """Ranks that died while the job goes on."""
+    """Ranks that died although the job goes on."""
 
     @property
     def is_partial(self) -> bool:
-        """Whether a rank waits while others go on."""
+        """Whether a rank waits while others make progress."""
         return self.limit is not None and self.limit.since_s + _APART_S < self.since_s
 
 
 class WatchListener(Protocol):
-    """Who is notified of what the watch sees."""
+    """Receives the events that the watch observes."""
 
     def silent(self, silence: Silence) -> bool:
-        """Nothing moves, and it is time to look; whether somebody looks now."""
+        """Called when nothing moves and a capture is due; returns whether one was started."""
 
     def running_out(self, silence: Silence) -> None:
-        """Nothing moves, and its limit strikes within seconds."""
+        """Called when nothing moves and the timeout expires within seconds."""
 
     def moved(self, since_s: float, now_s: float) -> None:
-        """The job moves, for the first time after `since_s`."""
+        """Called when the job makes progress for the first time after `since_s`."""
 
     def rank_ended(self, address: AgentAddress, status: int | None) -> None:
-        """A rank's process ended, with this wait status if it is known."""
+        """Called when a rank's process has ended, with its wait status if known."""
 
     def left_early(self, ranks: Sequence[int], others: Sequence[int]) -> None:
-        """Ranks ended with exit code 0 some seconds ago, and most others go on."""
+        """Called when ranks exited with code 0 a few seconds ago while most others go on."""
 
     def watch_broke(self, error: Exception) -> None:
-        """The watch itself failed, and is over."""
+        """Called when the watch itself has failed and ended."""
 
 
 @dataclass(frozen=True)
 class JobLimits:
-    """What can end a hung job besides the limits that its groups and its messages tell."""
+    """Timeouts that can end a hung job, apart from those stated by its groups and messages."""
 
     heartbeat_s: float | None = None
-    """Of the thread that watches over NCCL."""
+    """The timeout of NCCL's heartbeat monitor thread."""
     ends_at_s: float | None = None
-    """When the scheduler's time is over, by the monotonic clock."""
+    """When the scheduler's time limit ends, on the monotonic clock."""
     meeting_s: float | None = None
-    """How long launchers wait for those of other hosts, before there is a rank."""
+    """How long launchers wait for launchers on other hosts, before any rank starts."""
 
 
 class RankWatch:
-    """A thread that knows which ranks live, how far they came, and since when nothing moved."""
+    """A thread that tracks which ranks are alive, their progress, and since when nothing has moved."""
 
     def __init__(
         self,
@@ -104,13 +104,13 @@ class RankWatch:
         self._listener = listener
         self._patience = patience
         self._alive: dict[int, AgentAddress] = {}
-        """By pidfd."""
+        """Living ranks by pidfd."""
         self._known: set[AgentAddress] = set()
         self._progress: dict[AgentAddress, RankProgress] = {}
         self._died: dict[int, float] = {}
-        """Ranks that ended badly, and when."""
+        """Ranks that failed, and when."""
         self._left: dict[int, float] = {}
-        """Ranks that ended well, and when; those of which it was said are no longer here."""
+        """Ranks that exited normally, and when; removed once they have been reported."""
         self._asked_s = 0.0
         self._stopping = False
         self._saved = threading.Event()
@@ -120,19 +120,19 @@ class RankWatch:
         self._thread.start()
 
     def silence(self) -> Silence:
-        """The job as it stands, for a look that need not wait."""
+        """The job's current state, for a capture on request."""
         return self._silence("last")
 
     def save_before_stop(self) -> None:
-        """Somebody stops the job, perhaps because it hangs: have the ranks write down where they are.
+        """Make the ranks record where they are before the job is stopped, perhaps because it hangs.
 
-        It takes milliseconds, and never holds the signal back for more than half a second.
+        This takes milliseconds and never delays the signal by more than half a second.
         """
         os.write(self._control_writer, _SAVE)
         self._saved.wait(_SAVE_SECONDS)
 
     def stop(self) -> list[AgentAddress]:
-        """End the watch; the ranks that still live."""
+        """End the watch and return the ranks that are still alive."""
         os.write(self._control_writer, _END)
         self._thread.join(_ANSWER_SECONDS * 2)
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -155,7 +155,7 @@ class RankWatch:
                     return
                 self._ask_all({"op": "save", "label": "stopped", "reason": {"kind": "stopped"}})
                 self._saved.set()
-                # From here on silence is expected.
+                # From here on, silence is expected.
                 self._stopping = True
             if ended:
                 self._take_leave(ended)
@@ -195,7 +195,7 @@ class RankWatch:
             self._listener.rank_ended(address, statuses[fd])
 
     def _tell_who_left(self) -> None:
-        """Say of ranks that ended well while most others go on: at the end of a job all ranks end within seconds."""
+        """Report ranks that exited normally while most others go on; at a job's normal end, all exit within seconds."""
         others = sorted(address.rank for address in self._alive.values())
         early = sorted(rank for rank, at_s in self._left.items() if time.monotonic() - at_s >= _AFTER_A_DEATH_S)
         if early and len(others) > len(self._known) / 2:
@@ -214,7 +214,7 @@ class RankWatch:
         now = time.monotonic()
         printed, stepped = self._printed.look()
         joined = any(rank.joined for rank in self._progress.values())
-        # Where neither steps nor collectives can be seen, any output is a sign of life.
+        # If neither steps nor collectives can be seen, any output is a sign of life.
         moved = stepped or (printed and not joined and not self._printed.has_steps)
         if now - self._asked_s >= _ASK_SECONDS:
             self._asked_s = now
@@ -233,7 +233,7 @@ class RankWatch:
         ranks = list(self._progress.values())
         busy = bool(ranks) and all(rank.busy and rank.waits_since_s is None for rank in ranks)
         lost = bool(self._alive) and any(now - died_s >= _AFTER_A_DEATH_S for died_s in self._died.values())
-        # Where no rank was met yet, the launcher may wait for other hosts for ever.
+        # If there is no rank yet, the launcher may be waiting for other hosts forever.
         if self._alive or not self._known:
             limit = self._limit()
             if limit and self._patience.is_running_out(now, limit):
@@ -247,10 +247,10 @@ class RankWatch:
         return Silence(stage, self._patience.moved_s, self._limit(), self._printed.last_step, lost)
 
     def _limit(self) -> Limit | None:
-        """The one that strikes first."""
+        """The timeout that expires first."""
         joined = [rank for rank in self._progress.values() if rank.joined]
         waiting = [(rank, rank.waits_since_s) for rank in joined if rank.waits_since_s is not None]
-        # Not all backends count their sends and receives: a rank may wait where none is seen to.
+        # Not all backends count their sends and receives, so a rank may wait unseen.
         since = waiting or [(rank, self._patience.moved_s) for rank in joined]
         limits = [Limit(since_s, self._limit_of(rank)) for rank, since_s in since]
         if self._limits.meeting_s and not self._known:
@@ -265,7 +265,7 @@ class RankWatch:
         return min(known, default=float("inf"))
 
     def _ask_all(self, request: dict[str, Any]) -> dict[AgentAddress, dict[str, Any]]:
-        """Headers of those that answered."""
+        """Send a request to all ranks; return the headers of those that answered."""
 
         def one(address: AgentAddress) -> dict[str, Any] | None:
             try:
@@ -279,7 +279,7 @@ class RankWatch:
 
 
 def _wait_status(pid: int) -> int | None:
-    """How a process ended that its parent has not asked about yet, as wait(2) has it; None if that is past."""
+    """The wait(2) status of an ended process that its parent has not reaped yet; None if it has."""
     try:
         stat = Path("/proc", str(pid), "stat").read_text(encoding="utf-8", errors="replace")
         state, *rest = stat.rpartition(")")[2].split()

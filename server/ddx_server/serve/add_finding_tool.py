@@ -1,4 +1,4 @@
-"""The tool `add_finding`: what an agent read in the material and we did not recognise."""
+"""The tool `add_finding`: a finding that an agent read in the material and ddx did not recognise."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ddx_server.serve.workspace import Workspace
 from ddx_tools.model.errors import UsageError
 
 _DESCRIPTION = (
-    "Submit what you read in the material and the answer lacks: a registered finding code, whom it is about, a "
-    "verbatim quote and its source. The quote is checked, the differential is run again; `changed` says what it did. "
-    "It weighs less than what was seen, and never decides alone."
+    "Submit what you read in the material and the answer lacks: a registered finding code, the ranks, a verbatim "
+    "quote, its source. ddx checks the quote and diagnoses again. It weighs less than what ddx saw and never decides "
+    "alone."
 )
 
 
 def add_finding_tool(workspace: Workspace) -> Tool:
-    """The tool."""
+    """Make the tool `add_finding`."""
 
     def add_finding(
         ctx: Context[Any, Any],
@@ -32,7 +32,7 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         quote: Annotated[str, Field(description="verbatim")],
         source: Annotated[str, Field(description="as `show` takes it: 'material rank3.log:41'")],
         ranks: list[int] = [],  # noqa: B006 - read by pydantic alone
-        attributes: Annotated[dict[str, Any], Field(description="as the registry names them")] = {},  # noqa: B006
+        attributes: Annotated[dict[str, Any], Field(description="as the registry lists them")] = {},  # noqa: B006
         target: Target = [],  # noqa: B006
     ) -> CallToolResult:
         from ddx_server.serve.diagnosis_payload import told_payload
@@ -44,7 +44,9 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         try:
             one = HandedIn(code=code, quote=quote, source=source, ranks=ranks, attributes=attributes)
         except ValidationError as error:
-            raise UsageError(f"this is no finding: {first_mistake(error)}", "Say code, quote and source.") from error
+            raise UsageError(
+                f"this is not a finding: {first_mistake(error)}", "Give code, quote and source."
+            ) from error
         before = [known.finding() for known in workspace.handed_in(target)]
         found = with_checked(one, before, resolved, call.progress, machine=call.machine())
         workspace.hand_in(target, one)
@@ -52,7 +54,7 @@ def add_finding_tool(workspace: Workspace) -> Tool:
         return result(told_payload(found.diagnose()))
 
     tool = make_tool(add_finding, "add_finding", _DESCRIPTION, DiagnosisReply, read_only=False)
-    # The other fields are those of `diagnose`: told once.
+    # The other fields are those of `diagnose`, described only there.
     told = {"changed": {"type": "array"}, "verdict": {"type": "string"}, "headline": {"type": "string"}}
     tool.fn_metadata.output_schema = {"type": "object", "properties": told}
     return tool

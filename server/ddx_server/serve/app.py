@@ -1,4 +1,4 @@
-"""The MCP server: tools, resources and prompts over one workspace. Every transport serves this same object."""
+"""The MCP server: tools, resources and prompts over one workspace, the same for every transport."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SERVER_NAME = "debug-distributed"
 
 
 def build_server(config: ServeConfig) -> MCPServer:
-    """The server of one configuration. What a tool needs is imported when it is first called."""
+    """Build the server for a configuration. A tool's imports happen when it is first called."""
     workspace = Workspace(config)
     server = MCPServer(
         SERVER_NAME,
@@ -49,7 +49,7 @@ def build_server(config: ServeConfig) -> MCPServer:
 
 
 def listed_tools() -> list[Tool]:
-    """All tools, in the order in which a client lists them, for who describes them and calls none."""
+    """All tools in the order in which clients list them, for documentation only."""
     return _tools(Workspace(ServeConfig(roots=(), incidents=Path())))
 
 

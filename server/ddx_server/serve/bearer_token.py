@@ -1,4 +1,4 @@
-"""The token that HTTP clients must show: given by the user, or made up for this run."""
+"""The token that HTTP clients must present: given by the user, or generated for this run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ddx_tools.model.errors import UsageError
 
 _VARIABLE = "DDX_TOKEN"
 _USABLE = re.compile(r"[A-Za-z0-9._~+/=-]{16,512}")
-"""What a bearer token may hold (RFC 6750, section 2.1), of a length that nobody guesses."""
-_MAKE_ONE = "Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+"""The characters of a bearer token (RFC 6750, section 2.1), long enough that it cannot be guessed."""
+_MAKE_ONE = "Generate one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
 @dataclass(frozen=True)
 class BearerToken:
-    """A token, and how to write it in the configuration of a client: what the user gave is not shown again."""
+    """A token, and how to write it in a client's configuration; a token from the user is not shown again."""
 
     value: str
     written: str
 
 
 def bearer_token(file: Path | None) -> BearerToken:
-    """The token of a file; without one, that of `DDX_TOKEN`; without that, a new one.
+    """The token from the file, else from `DDX_TOKEN`, else a new one.
 
-    Raises UsageError if it cannot be read, if other users can read it, or if it is no good as a token.
+    Raises UsageError if it cannot be read, if other users can read it, or if it is not a valid token.
     """
     if file is not None:
         return BearerToken(_checked(_read_private(file), str(file)), f"$(cat {shlex.quote(str(file))})")
@@ -41,7 +41,7 @@ def bearer_token(file: Path | None) -> BearerToken:
 def _read_private(file: Path) -> str:
     try:
         if file.stat().st_mode & 0o077:
-            raise UsageError(f"{file}: other users may read the token", f"Keep it for yourself: chmod 600 {file}")
+            raise UsageError(f"{file}: other users can read the token", f"Make it private: chmod 600 {file}")
         return file.read_text(encoding="ascii")
     except OSError as error:
         raise UsageError(f"{file}: the token cannot be read: {error.strerror}", _MAKE_ONE) from error
@@ -52,5 +52,5 @@ def _read_private(file: Path) -> str:
 def _checked(text: str, source: str) -> str:
     token = text.strip()
     if not _USABLE.fullmatch(token):
-        raise UsageError(f"{source}: a token has 16 to 512 letters, digits or ._~+/=-", _MAKE_ONE)
+        raise UsageError(f"{source}: a token consists of 16 to 512 letters, digits or ._~+/=-", _MAKE_ONE)
     return token

@@ -1,4 +1,4 @@
-"""What one tool result may cost a model, and how a reply is filled up to that: the most important first."""
+"""The size limit of a tool result, and how a reply is filled up to it, most important fields first."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 from ddx_server.render.safe_text import safe
 
 LIMIT_BYTES = 4500
-"""Of the structured content as compact UTF-8 JSON: 1,500 tokens at three bytes each."""
+"""Limit on the structured content as compact UTF-8 JSON: 1,500 tokens at three bytes each."""
 
 _LONGEST_HINT = 90
 
 
 def bounded(text: str, most: int = 300) -> str:
-    """Text that may come out of a job: cut, and without characters that a reader does not see."""
+    """Text that may come from a job, cut to `most` characters and without invisible ones."""
     return safe(text, limit=most).plain
 
 
 def quoted(text: str, most: int = 200) -> str:
-    """The first characters of a quote, and no mark where it was cut: what is quoted can be searched for."""
+    """The first characters of a quote, without a mark where it is cut, so that it can be searched for."""
     return bounded(text[:most], most)
 
 
 def some(texts: Sequence[str], most: int, chars: int = 120) -> list[str]:
-    """The first texts, bounded; where there are more, the last line says how many."""
+    """The first `most` texts, each bounded; if there are more, a last line gives the total."""
     shown = [bounded(text, chars) for text in texts[:most]]
-    return shown if len(texts) <= most else [*shown, f"… {len(texts)} in all"]
+    return shown if len(texts) <= most else [*shown, f"… {len(texts)} in total"]
 
 
 def json_bytes(value: Any) -> int:
@@ -38,21 +38,21 @@ def json_bytes(value: Any) -> int:
 
 @dataclass(frozen=True)
 class Rest:
-    """A list that may have to be cut: how long it is, and how to get the rest of it."""
+    """A list that may have to be cut: its full length, and how to get the rest."""
 
     total: int
     hint: str
 
     def note(self, name: str, shown: int) -> dict[str, Any]:
-        """What is said where it was cut."""
+        """The note for a list that was cut after `shown` items."""
         return {"what": name, "shown": shown, "total": self.total, "how": bounded(self.hint, _LONGEST_HINT)}
 
 
 class Payload:
-    """A reply that grows while there is room. What did not fit is told in `truncated`, with the way to get it."""
+    """A reply that is filled while there is room. `truncated` says what did not fit and how to get it."""
 
     def __init__(self, most_bytes: int = LIMIT_BYTES, **lists: Rest) -> None:
-        """`lists` are those that may have to be cut. Room for saying so is kept until one is complete."""
+        """`lists` are those that may have to be cut. Room for a note about each is reserved until it is complete."""
         self._content: dict[str, Any] = {}
         self._lists = lists
         self._shown: dict[str, list[Any]] = {name: [] for name in lists}
@@ -62,11 +62,11 @@ class Payload:
 
     @property
     def room(self) -> int:
-        """Bytes that are left for what follows."""
+        """The number of bytes left."""
         return self._room - sum(self._notes.values())
 
     def put(self, name: str, value: Any) -> bool:
-        """Set a field, if it has a value and there is room for it. Says whether there was room."""
+        """Set a field if it has a value and there is room; return whether there was room."""
         if value in (None, "", [], {}):
             return True
         cost = json_bytes({name: value})
@@ -77,7 +77,7 @@ class Payload:
         return True
 
     def extend(self, name: str, items: Sequence[Any]) -> int:
-        """Add items to a list, in their order, up to the first for which there is no room; says how many it has now."""
+        """Add items to a list in order, up to the first that does not fit; return the list's new length."""
         shown, total = self._shown[name], self._lists[name].total
         for item in items:
             completes = len(shown) + 1 == total
@@ -94,6 +94,6 @@ class Payload:
         return len(shown)
 
     def finished(self) -> dict[str, Any]:
-        """The reply, with a note about every list that was cut."""
+        """The complete reply, with a note about every list that was cut."""
         notes = [self._lists[name].note(name, len(self._shown[name])) for name in self._notes]
         return self._content | ({"truncated": notes} if notes else {})

@@ -1,6 +1,6 @@
-"""One tool call at work in its thread: it tells how far it is, and stops when the client has cancelled it.
+"""A running tool call in its thread: it reports progress and stops when the client cancels it.
 
-A step that takes longer than some seconds is told again and again, so that a client knows that it is at work.
+A step that takes longer than a few seconds is reported repeatedly, so that the client knows it is still running.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from ddx_tools.investigation.session.capture import Machine
 
 _USUAL_STEPS = 16
-"""Six or seven probes look, and compare what they saw; then the playbooks judge."""
+"""Six or seven probes capture and compare, then the playbooks judge."""
 
 EVERY_S = 3.0
 _BEAT = 0.01
-"""All that is told again of a step is less than a step of the last."""
+"""The repeated reports of one step together advance the progress by less than one step."""
 
 _ENDED: ContextVar[threading.Event | None] = ContextVar("ended", default=None)
 
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """While a tool works; after its end nothing more is reported about its call."""
+    """Mark a tool as running; after the block, nothing more is reported about its call."""
     ended = threading.Event()
     before = _ENDED.set(ended)
     try:
@@ -45,21 +45,21 @@ def at_work() -> Iterator[None]:
 
 
 class ServedCall:
-    """What a tool needs of the call it serves. To be used in the worker thread that the SDK runs the tool in."""
+    """The call that a tool serves: progress, cancellation, machine. Use it in the SDK's worker thread of the tool."""
 
     def __init__(self, context: Context[Any, Any], workspace: Workspace) -> None:
         self._context = context
         self._workspace = workspace
         self._steps = 0
         self._beats = 0
-        self._doing = "at work"
+        self._doing = "working"
         self._telling = threading.Lock()
         if ended := _ENDED.get():
             loop = from_thread.run_sync(lowlevel.current_token)
             threading.Thread(target=self._beat, args=(ended, loop), name="progress", daemon=True).start()
 
     def progress(self, doing: str) -> None:
-        """The next step begins. Raises the cancellation if there is one."""
+        """Report the start of a step. Raises the cancellation if there is one."""
         self.stop_if_cancelled()
         with self._telling:
             self._steps += 1
@@ -67,7 +67,7 @@ class ServedCall:
             self._report(from_thread.run)
 
     def _beat(self, ended: threading.Event, loop: lowlevel.EventLoopToken) -> None:
-        """Tell every few seconds that the step goes on, until the call has ended or the client is gone."""
+        """Report every few seconds that the step continues, until the call has ended or the client is gone."""
         with suppress(RuntimeError, OSError):
             while not ended.wait(EVERY_S):
                 with self._telling:
@@ -75,20 +75,20 @@ class ServedCall:
                     self._report(partial(from_thread.run, token=loop))
 
     def _report(self, run: Callable[..., object]) -> None:
-        # A bundle of many hosts takes more steps than usual: then every one is a smaller part of what is left.
+        # A bundle of many hosts takes more steps than usual: then each is a smaller share of the remainder.
         done = self._steps if self._steps < _USUAL_STEPS else _USUAL_STEPS - _USUAL_STEPS / (self._steps + 1)
         done += _BEAT * self._beats / (self._beats + 1)
         run(self._context.report_progress, done, _USUAL_STEPS, bounded(self._doing, 120))
 
     def stop_if_cancelled(self) -> None:
-        """Raise the cancellation if there is one. In a thread that a probe started itself nothing can be asked."""
+        """Raise the cancellation if there is one. Does nothing in a thread that a probe itself started."""
         try:
             from_thread.check_cancelled()
         except RuntimeError:
             return
 
     def machine(self, *more_roots: Path) -> Machine:
-        """This machine as the client may see it; `more_roots` hold what the server itself put there."""
+        """This machine as the client may see it; `more_roots` are directories of the server's own files."""
         from ddx_server.serve.confined_host import ConfinedHost
 
         config = self._workspace.config

@@ -1,4 +1,4 @@
-"""What a server may look at, and where it keeps what it was given."""
+"""What a server may read, and where it stores incidents."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class ServeConfig:
     """One server's limits. Paths are absolute, with symbolic links resolved."""
 
     roots: tuple[Path, ...]
-    """Only below these may paths be opened."""
+    """Paths may be opened only below these."""
     incidents: Path
-    """Where captured and pasted incidents are kept."""
+    """Directory for captured and pasted incidents."""
     recorded: Path | None = None
-    """A bundle that answers instead of this machine: for an empty target or any pid, and nothing else is looked at."""
+    """A bundle that answers instead of this machine, for an empty target or any pid; nothing else is read."""
     reach: Reach | None = None
-    """The hosts of the job that an empty target means: who starts the server names them, never a model."""
+    """The hosts of the job that an empty target means; set by whoever starts the server, never by a model."""
     allowed: frozenset[str] = frozenset()
-    """Tools that act and need not ask, where a client cannot ask its user: who starts the server says so."""
+    """Acting tools that may run unasked if a client cannot ask its user; set by whoever starts the server."""
     not_similar: frozenset[str] = frozenset()
-    """Links of the casebook that are not to be told: where an agent is scored on an incident, it must not meet it."""
+    """Casebook links to leave out: an agent that is scored on an incident must not find it there."""
 
     @classmethod
     def at(
@@ -39,23 +39,23 @@ class ServeConfig:
         reach: Reach | None = None,
         allowed: Collection[str] = (),
     ) -> ServeConfig:
-        """The configuration of these roots (none: the working directory).
+        """The configuration for these roots (default: the working directory).
 
-        Raises UsageError if one is no directory, if what lies in the first would have incidents written elsewhere, or
-        if something is allowed that no tool does.
+        Raises UsageError if one is not a directory, if a link in the first would put incidents elsewhere, or if
+        `allowed` names no such tool.
         """
         _refuse_unknown(allowed)
         resolved = tuple(root.resolve() for root in roots) or (Path.cwd(),)
         for root in resolved:
             if not root.is_dir():
-                raise UsageError(f"the root {root} is no directory", "Name the directory that holds logs and dumps.")
+                raise UsageError(f"the root {root} is not a directory", "Name the directory that holds logs and dumps.")
         if recorded is not None and not recorded.exists():
             raise UsageError(f"{recorded}: there is no such bundle", "Name a bundle that `ddx capture` wrote.")
         kept = (incidents or resolved[0] / INCIDENTS_BELOW_ROOT).resolve()
         if incidents is None and not kept.is_relative_to(resolved[0]):
             raise UsageError(
                 f"{resolved[0] / INCIDENTS_BELOW_ROOT} is a link to {kept}, outside the root",
-                "Remove the link, or say where incidents are to be kept: ddx serve --incidents DIRECTORY.",
+                "Remove the link, or name a directory for incidents: ddx serve --incidents DIRECTORY.",
             )
         return cls(
             roots=resolved,
@@ -73,5 +73,6 @@ def _refuse_unknown(allowed: Collection[str]) -> None:
     for name in allowed:
         if name not in acting:
             raise UsageError(
-                f"--allow {name[:60]}: there is no tool that asks so", f"Tools that ask: {', '.join(acting)}."
+                f"--allow {name[:60]}: no tool of that name asks for permission",
+                f"Tools that ask: {', '.join(acting)}.",
             )

@@ -1,4 +1,4 @@
-"""This machine as a client of the server may see it: files below the roots, processes of the same user."""
+"""This machine as a client of the server may see it: files below the roots, and processes of the same user."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SLICE_S = 0.2
 
 
 class ConfinedHost(Host):
-    """Asks the local host what is allowed. Every call is a place where the work may stop.
+    """Passes allowed calls on to the local host. Each call is a point where cancelled work can stop.
 
-    Files of a live job (its logs, its records) lie where its own processes say; only files that a client named
-    have to lie below the roots.
+    A live job's own files (logs, records) may be anywhere that its processes say; only files that a client names have
+    to be below the roots.
     """
 
     def __init__(self, brought_as: str | None, roots: Sequence[Path], stop_if_cancelled: Callable[[], None]) -> None:
@@ -47,14 +47,14 @@ class ConfinedHost(Host):
         }
 
     def pause(self, seconds: float) -> None:
-        """Wait, in slices short enough for a cancelled call to end soon."""
+        """Sleep in slices short enough that a cancelled call ends soon."""
         while seconds > 0:
             self._stop_if_cancelled()
             self._inner.pause(min(seconds, _SLICE_S))
             seconds -= _SLICE_S
 
     def answer(self, call: HostCall) -> Reply:
-        """The local answer, or why there is none."""
+        """The local host's answer, or why there is none."""
         self._stop_if_cancelled()
         try:
             if check := self._checks.get(call.op):
@@ -67,7 +67,7 @@ class ConfinedHost(Host):
         return reply
 
     def _without_foreign(self, reply: Reply) -> Reply:
-        """A list of processes or files without those that may not be seen."""
+        """Remove from a list of processes or files those that the client may not see."""
         found = json.loads(reply.data)
         name = next((name for name in ("processes", "files") if name in found), None)
         rows = found[name] if name else found
@@ -77,7 +77,7 @@ class ConfinedHost(Host):
         return dataclasses.replace(reply, data=json.dumps({**found, name: kept} if name else kept).encode())
 
     def _may_be_seen(self, row: Any) -> bool:
-        """A process as `hosts.processes` describes it, a file as `hosts.walk` does (path, size, date), or a path."""
+        """Whether the client may see a process (row of `hosts.processes`), a file (row of `hosts.walk`) or a path."""
         if isinstance(row, dict):
             return row["uid"] in (None, os.getuid())
         return self._is_readable(row if isinstance(row, str) else row[0])
@@ -87,7 +87,7 @@ class ConfinedHost(Host):
 
     def _check_path(self, call: HostCall) -> None:
         if not self._is_readable(call.key):
-            raise NotPermitted(f"{call.key}: a link that leads out of what this server may read", "")
+            raise NotPermitted(f"{call.key}: a link that leads outside what this server may read", "")
 
     def _check_owner(self, call: HostCall) -> None:
         pid = json.loads(call.key)["pid"] if call.op == "agent" else int(call.key.split()[0])
@@ -97,7 +97,7 @@ class ConfinedHost(Host):
             raise NotFound(f"process {pid} has ended", "") from error
         if owner != os.getuid():
             raise NotPermitted(
-                f"process {pid} belongs to another user", "The server looks only at processes of its own user."
+                f"process {pid} belongs to another user", "The server reads only processes of its own user."
             )
 
 
@@ -109,16 +109,16 @@ def _is_here(host: str) -> bool:
 
 
 def _check_address(call: HostCall) -> None:
-    """Endpoints are asked on this machine only: what a log says must not make the server knock on other doors."""
+    """Raise NotPermitted for an endpoint on another machine: a log must not be able to direct the server's requests."""
     url = call.key.partition(" ")[2]
     if not _is_here(urllib.parse.urlsplit(url).hostname or ""):
         raise NotPermitted(
             f"{url[:200]} is not on this machine",
-            "On the shell: ddx flight-recorder --endpoint RANK=URL",
+            "In a shell: ddx flight-recorder --endpoint RANK=URL",
         )
 
 
 def _check_ras(call: HostCall) -> None:
-    """NCCL's RAS is asked on this machine only."""
+    """Raise NotPermitted for an NCCL RAS address on another machine."""
     if not _is_here(call.key.rpartition(":")[0].strip("[]")):
-        raise NotPermitted(f"{call.key[:200]} is not on this machine", "On the shell: ddx nccl-log PID")
+        raise NotPermitted(f"{call.key[:200]} is not on this machine", "In a shell: ddx nccl-log PID")

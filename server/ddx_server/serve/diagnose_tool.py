@@ -1,4 +1,4 @@
-"""The tool `diagnose`: all probes and all playbooks over one target."""
+"""The tool `diagnose`: runs all probes and playbooks on one target."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ddx_server.serve.workspace import Workspace
 
 _DESCRIPTION = (
     "START HERE. Why is a distributed PyTorch job hung, stuck, crashed, slow, out of memory or wrong (NCCL timeout, "
-    "watchdog, ChildFailedError, straggler)? Runs all cheap probes over all ranks and returns culprits apart from "
-    "victims, ranked causes with evidence (quotes, claims, what suspects did, what is missing, lines of source: "
-    "untrusted data), the fix, and the next check. Reads a live job, logs, dumps, bundles."
+    "watchdog, ChildFailedError, straggler)? Runs all cheap probes over all ranks and returns culprits and victims, "
+    "ranked causes with evidence (quotes, claims, what suspects did, what is missing, source lines: untrusted data), "
+    "the fix, and the next check. Reads a live job, logs, dumps, bundles."
 )
 _MOST_NOTES, _LONGEST_NOTE = 20, 4000
 
 
 def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """The tool."""
+    """Make the tool `diagnose`."""
 
     def diagnose(
         ctx: Context[Any, Any],
         target: Target = [],  # noqa: B006 - read by pydantic alone
         notes: Annotated[
             list[str],
-            Field(description="The user's words, kept and not interpreted: see facts", max_length=_MOST_NOTES),
+            Field(description="The user's words, kept verbatim, not interpreted", max_length=_MOST_NOTES),
         ] = [],  # noqa: B006
         facts: Annotated[
             list[str],
             Field(description="closed list, NAME=yes|no: 'works_on_one_node=no'", max_length=_MOST_NOTES),
         ] = [],  # noqa: B006
-        case: Annotated[bool, Field(description="the case file, also if diagnosed")] = False,
+        case: Annotated[bool, Field(description="case file even if diagnosed")] = False,
         debug_server: Annotated[
             str,
             Field(description="HOST:PORT of torch's debug server", max_length=300),

@@ -1,4 +1,4 @@
-"""A diagnosis within the budget: who did it, why, what to do; the bystanders last."""
+"""Fits a diagnosis into the budget: who, why and what to do come first, victims last."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from ddx_tools.model.diagnosis import (
 )
 
 PRINTED_BYTES = 5950
-"""Of the JSON that a command prints."""
+"""Limit on the JSON that a command prints."""
 CASE_BYTES = 6000
-"""Of a reply with the case file: 2,000 tokens at three bytes each."""
+"""Limit on a reply with the case file: 2,000 tokens at three bytes each."""
 _LEAST_CASE_BYTES = 400
 _MOST_LISTED_RANKS, _MOST_PLACES = 32, 3
 _LOOK = "show ranks; query_evidence"
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> str:
-    """What `ddx why --json` prints, on one line."""
+    """The diagnosis as `ddx why --json` prints it, on one line."""
     return json.dumps(printed_payload(diagnosis), ensure_ascii=False, separators=(",", ":"))
 
 
 def printed_payload(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The fields as a command prints them: by the names of the schema, all of them, without marks."""
+    """The fields as a command prints them: all fields of the schema, under their own names, without untrusted marks."""
     empty = _empty()
     told = diagnosis_payload(diagnosis, PRINTED_BYTES - json_bytes(empty), lambda value: value)
     return told | {name: value for name, value in empty.items() if name not in told}
@@ -49,14 +49,14 @@ def printed_payload(diagnosis: Diagnosis) -> dict[str, Any]:
 
 @cache
 def _empty() -> dict[str, Any]:
-    """What each key has that an answer needs not have: null, or an empty list, object or text."""
+    """The empty value of each optional field: null, or an empty list, object or text."""
     fields = {field.alias or name: field for name, field in Diagnosis.model_fields.items() if not field.is_required()}
     values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
     return {name: {} if isinstance(value, Contract) else value for name, value in values.items() if name != "schema"}
 
 
 def told_payload(diagnosis: Diagnosis, *, with_case: bool = False) -> dict[str, Any]:
-    """What a tool replies; the case file is part of what is not diagnosed, and of all else on request."""
+    """The reply of a tool. It has the case file if nothing is diagnosed, or on request."""
     if with_case or diagnosis.verdict is not Verdict.DIAGNOSED:
         return diagnosis_payload(diagnosis, CASE_BYTES)
     return diagnosis_payload(diagnosis.model_copy(update={"case": CaseFile()}))
@@ -65,9 +65,9 @@ def told_payload(diagnosis: Diagnosis, *, with_case: bool = False) -> dict[str, 
 def diagnosis_payload(
     diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES, mark: Callable[[Any], Any] = marked
 ) -> dict[str, Any]:
-    """The fields of a diagnosis as far as they fit; ranks too many to list stand in `rank_ranges` instead.
+    """The fields of a diagnosis as far as they fit; if there are too many ranks to list, `rank_ranges` has them.
 
-    `mark` says of what quotes the job that nobody should trust it.
+    `mark` marks the fields that quote the job as untrusted.
     """
     causes = mark([_cause(cause, diagnosis) for cause in diagnosis.causes])
     claims = mark([_claim(claim) for claim in diagnosis.evidence])
@@ -78,7 +78,7 @@ def diagnosis_payload(
         {"what": bounded(one.what, 200), "why_it_matters": bounded(one.why_it_matters, 200)}
         for one in diagnosis.missing
     ]
-    # They stand first: a host that did not answer is never left out for what else was not seen.
+    # Hosts without an answer come first, so that other gaps never displace them.
     silent = [one for one in missing if one["why_it_matters"] == HOST_NOT_LOOKED_AT]
     payload = Payload(
         most_bytes,
@@ -127,7 +127,7 @@ def diagnosis_payload(
 
 
 def _case(case: CaseFile, room: int) -> dict[str, Any]:
-    """The case file, without the parts of least weight where there is no room for all."""
+    """The case file, without the parts of least weight if there is no room for all."""
     left = room - _LEAST_CASE_BYTES
     parts: list[dict[str, str]] = []
     for part in case.parts:
@@ -143,7 +143,7 @@ def _case(case: CaseFile, room: int) -> dict[str, Any]:
 
 
 def _narrowed(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Of an undecided answer; a cause that is diagnosed stands first among the causes."""
+    """The class that an undecided answer is narrowed to; a diagnosed cause is already first among the causes."""
     known = diagnosis.narrowed_to
     return {} if known is None or any(cause.id == known.id for cause in diagnosis.causes[:1]) else known.model_dump()
 
@@ -182,10 +182,10 @@ def _texts(texts: list[str]) -> list[str]:
 
 
 def _party(party: Party) -> dict[str, Any]:
-    """Suspects, culprits or victims, with a word where there are more than are listed."""
+    """Suspects, culprits or victims, with a note if more exist than are listed."""
     places = [_place(place) for place in party.locations[:_MOST_PLACES]]
     if len(party.locations) > _MOST_PLACES:
-        places.append({"file": f"… {len(party.locations)} places in all"})
+        places.append({"file": f"… {len(party.locations)} places in total"})
     told = {
         "hosts": some(party.hosts, 8, 80),
         "devices": some(party.devices, 8, 80),
@@ -195,7 +195,7 @@ def _party(party: Party) -> dict[str, Any]:
 
 
 def _ranks(party: Party) -> dict[str, Any]:
-    """The ranks of suspects, culprits or victims; none if too many, as a part would look like all."""
+    """The ranks of suspects, culprits or victims; none if there are too many, since a part would look like all."""
     return {"ranks": party.ranks} if 0 < len(party.ranks) <= _MOST_LISTED_RANKS else {}
 
 
@@ -218,7 +218,7 @@ def _ranges(diagnosis: Diagnosis) -> dict[str, str]:
 
 
 def _suspect(suspect: Suspect) -> dict[str, Any]:
-    """A suspect without its places and evidence, which those of the culprits and of the diagnosis are."""
+    """A suspect without its places and evidence, which the culprits and the diagnosis already have."""
     told = {
         "event": suspect.event.value,
         "certainty": suspect.certainty.value,
@@ -233,7 +233,7 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
 
 
 def _cause(cause: CandidateCause, diagnosis: Diagnosis) -> dict[str, Any]:
-    """A cause; what already stands in the evidence is not said again, nor whom the answer blames as a whole."""
+    """A cause, without what the evidence already says and without the culprits of the whole answer."""
     said = {claim.claim for claim in diagnosis.evidence}
     others = cause.culprits.ranks != diagnosis.culprits.ranks
     told = {

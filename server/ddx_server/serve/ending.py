@@ -1,4 +1,4 @@
-"""The end of a server: what its tools started ends with it, and nobody waits for a thread that hangs."""
+"""Ends the server: processes that its tools started end with it, and a hung thread does not delay it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     import psutil
 
 _CHILDREN_END_AFTER_S = 1.0
-"""A stack dump takes less. Killed in the middle of one, py-spy might leave its target stopped."""
+"""A stack dump takes less time. py-spy, killed during one, might leave its target stopped."""
 _PROCESS_ENDS_AFTER_S = 2.0
-"""MCP clients wait about as long before they send signals."""
+"""MCP clients wait about this long before they send signals."""
 _LOOK_EVERY_S = 0.05
 _REAPING_S = 0.5
 
 
 def end_soon() -> None:
-    """Count down to the end of this process and of its children; returns at once.
+    """Start a countdown to the end of this process and its children, and return at once.
 
-    Call it when the client is gone. Usually the server has wound up before, and the count ends with the interpreter.
+    Call it when the client is gone. Usually the server shuts down earlier, and the countdown ends with the interpreter.
     """
     threading.Thread(target=_count_down, name="ending", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Who may talk to the HTTP server: requests from this machine's programs that hold the token, not web pages."""
+"""Access control of the HTTP server: it admits local programs that have the token, not web pages."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True)
 class HttpGate:
-    """Refuses, before a byte of the body is read, what has no business here, and says what to do instead.
+    """Rejects unauthorised requests before a byte of the body is read, and says what to do instead.
 
-    A page in a browser can send requests to loopback (DNS rebinding makes them look like same-origin ones): it gives
-    itself away by `Origin`, or by a `Host` that is not the one we listen on.
+    A web page can send requests to loopback, and DNS rebinding makes them look same-origin. They are recognised by
+    `Origin`, or by a `Host` that is not the one we listen on.
     """
 
     app: ASGIApp
     token: str
     any_host: bool
-    """Accept every `Host`: reached from other machines, the server cannot know its names."""
+    """Accept every `Host`: a server reached from other machines cannot know its own names."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer or pass on one ASGI connection."""
+        """Reject an ASGI connection or pass it on."""
         refusal = self._refusal(Headers(scope=scope)) if scope["type"] == "http" else None
         await (refusal or self.app)(scope, receive, send)
 
@@ -56,7 +56,7 @@ class HttpGate:
 
 
 def _name(url: str) -> str | None:
-    """The host of a URL, without its port; None if it has none (an opaque origin is `null`)."""
+    """The host name in a URL, without the port; None if there is none (an opaque origin is `null`)."""
     try:
         return urlsplit(url).hostname
     except ValueError:
@@ -64,6 +64,6 @@ def _name(url: str) -> str | None:
 
 
 def _refuse(status: int, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """As a JSON-RPC error, so that clients show the message."""
+    """The refusal as a JSON-RPC error, so that clients show the message."""
     error = {"code": INVALID_REQUEST, "message": message}
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status, headers)

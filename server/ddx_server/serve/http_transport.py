@@ -1,4 +1,4 @@
-"""MCP over streamable HTTP: on loopback, for whoever holds the token."""
+"""MCP over streamable HTTP: on loopback, for clients that have the token."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ _PATH = "/mcp"
 _MOST_REQUEST_BYTES = 4 << 20
 _MOST_SESSIONS = 1000
 _IDLE_S = 300.0
-"""Without a request or an open stream, a session that was never closed ends."""
+"""A session that was never closed ends after this long without a request or an open stream."""
 _WIND_UP_S = 1
 
 
 @dataclass(frozen=True)
 class HttpOptions:
-    """Where to listen, and who may come."""
+    """The address to listen on, and who may connect."""
 
     host: str
     port: int
-    """0: any that is free."""
+    """0: any free port."""
     token_file: Path | None = None
     allow_remote: bool = False
 
 
 def serve_http(server: MCPServer, options: HttpOptions, say: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; `say` gets the address and how clients use it.
+    """Serve until Ctrl-C; `say` receives the address and how clients connect.
 
-    Raises UsageError for an address that cannot be listened on, one that others reach without `allow_remote`, or an
-    unusable token.
+    Raises UsageError if it cannot listen on the address, if other machines can reach it without `allow_remote`, or if
+    the token is unusable.
     """
     _refuse_remote(options)
     token = bearer_token(options.token_file)
@@ -62,7 +62,7 @@ def _run(server: MCPServer, token: str, listening: socket.socket, *, any_host: b
 
     class Http(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            # Requests that are cut off now are no errors.
+            # Requests cut off from now on are not errors.
             for name in ("uvicorn.error", "mcp"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)
             end_soon()
@@ -73,19 +73,19 @@ def _run(server: MCPServer, token: str, listening: socket.socket, *, any_host: b
         max_request_body_size=_MOST_REQUEST_BYTES,
         max_sessions=_MOST_SESSIONS,
         session_idle_timeout=_IDLE_S,
-        # The gate has looked at Host and Origin, and says what to do about them.
+        # The gate has already checked Host and Origin, with better messages.
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
     logging.getLogger("mcp.server.streamable_http").addFilter(_is_no_goodbye)
     gate = HttpGate(app, token, any_host)
-    # Without a configuration of its own, uvicorn logs as the rest does: warnings, on standard error.
-    # The gate guards HTTP alone, so there are no web sockets.
+    # Without its own configuration, uvicorn logs like everything else: warnings on standard error. The gate guards only
+    # HTTP, so web sockets are off.
     config = uvicorn.Config(gate, ws="none", log_config=None, access_log=False, timeout_graceful_shutdown=_WIND_UP_S)
     Http(config).run([listening])
 
 
 def _is_no_goodbye(record: logging.LogRecord) -> bool:
-    """Whether a record reports more than a client that went away in the middle of its request."""
+    """Whether a log record reports more than a client that disconnected during its request."""
     from starlette.requests import ClientDisconnect
 
     return not (record.exc_info and isinstance(record.exc_info[1], ClientDisconnect))
@@ -95,7 +95,7 @@ def _refuse_remote(options: HttpOptions) -> None:
     if not options.allow_remote and not _is_loopback(options.host):
         raise UsageError(
             f"{options.host} can be reached from other machines",
-            "Leave --host out and come through ssh -L PORT:127.0.0.1:PORT, or add --allow-remote if you mean it.",
+            "Omit --host and connect through ssh -L PORT:127.0.0.1:PORT, or add --allow-remote to allow it.",
         )
 
 
@@ -113,7 +113,7 @@ def _listen(options: HttpOptions) -> socket.socket:
     except OSError as error:
         raise UsageError(
             f"cannot listen on {options.host}, port {options.port}: {error.strerror or error}",
-            "Leave --port out to take one that is free.",
+            "Omit --port to use a free one.",
         ) from error
 
 
@@ -134,6 +134,6 @@ def _how_to_connect(url: str, token: str) -> str:
 
 def _what_it_opens(url: str) -> str:
     return (
-        f"WARNING: whoever can reach {url} and has the token can read, as this user, the stacks of processes and the "
-        "files below the roots. Nothing is encrypted, the token neither: use it in a network that you trust only."
+        f"WARNING: anyone who can reach {url} and has the token can read, as this user, process stacks and files "
+        "below the roots. Nothing is encrypted, not even the token: use it only in a network that you trust."
     )

@@ -1,4 +1,4 @@
-"""The tools `open_incident` and `capture_incident`: from material or a live job to an id that stays good."""
+"""The tools `open_incident` and `capture_incident`: turn material or a live job into a lasting incident id."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ddx_tools.probes.declaration import PATH
 from ddx_tools.sources.temporary import temporary_directory
 
 _CAPTURE = (
-    "Keep everything about a live job (stacks of all ranks, flight records, logs, environment) as an incident, BEFORE "
-    "it is restarted or killed. Returns an id; nothing of the job is changed."
+    "Save everything about a live job (stacks of all ranks, flight records, logs, environment) as an incident BEFORE "
+    "it is restarted or killed. Returns an id; the job is not changed."
 )
 _OPEN = (
-    "Open logs, dumps, a bundle or a directory of them by path, or text that the user pasted (a traceback, an NCCL "
-    "log, nvidia-smi). Returns an incident id to use as target, and what the incident holds."
+    "Open logs, dumps or a bundle by path, or pasted text (a traceback, an NCCL log, nvidia-smi). Returns an incident "
+    "id to use as target, and its contents."
 )
 _MOST_TEXT_BYTES = 2 << 20
 _PASTED = "pasted.txt"
 
 
 def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """`capture_incident`."""
+    """Make the tool `capture_incident`."""
 
     def capture_incident(
         ctx: Context[Any, Any],
@@ -45,8 +45,8 @@ def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
     ) -> CallToolResult:
         if workspace.config.recorded is not None:
             raise NotPermitted(
-                "this server answers out of a recorded incident: there is no live job to capture",
-                f"It is open already: {RECORDED_ID}.",
+                "this server answers from a recorded incident: there is no live job to capture",
+                f"It is already open: {RECORDED_ID}.",
             )
         call, resolved = ServedCall(ctx, workspace), workspace.resolve(target)
         kept = _bundle_of(workspace, investigations, call, resolved) or _kept(workspace, investigations, call, resolved)
@@ -56,7 +56,7 @@ def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
 
 
 def open_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """`open_incident`."""
+    """Make the tool `open_incident`."""
 
     def open_incident(
         ctx: Context[Any, Any],
@@ -75,10 +75,10 @@ def _opened(
 ) -> OpenIncident:
     if workspace.config.recorded is not None:
         if path not in ("", RECORDED_ID) or text:
-            raise NotPermitted("this server answers out of one recorded incident", f"It is open: {RECORDED_ID}.")
+            raise NotPermitted("this server answers from one recorded incident", f"It is open: {RECORDED_ID}.")
         return workspace.incident(RECORDED_ID)
     if bool(path) == bool(text):
-        raise UsageError("name a path, or give the text", "open_incident(path=…) or open_incident(text=…)")
+        raise UsageError("give a path or a text", "open_incident(path=…) or open_incident(text=…)")
     if text:
         return _pasted(workspace, investigations, call, text)
     place = below_roots(path, workspace.config.roots)
@@ -89,12 +89,12 @@ def _opened(
 def _bundle_of(
     workspace: Workspace, investigations: Investigations, call: ServedCall, target: Sequence[str]
 ) -> OpenIncident | None:
-    """A target that is a bundle is an incident already: it is referred to, not captured again."""
+    """The incident of a target that is a bundle: the bundle is referred to, not captured again."""
     from ddx_tools.sources.bundle import is_bundle
 
     if len(target) != 1 or target[0].isdigit() or not is_bundle(Path(target[0])):
         return None
-    investigations.of(target, call)  # a damaged one is refused before it gets an id
+    investigations.of(target, call)  # a damaged bundle is rejected before it gets an id
     return workspace.refer(Path(target[0]))
 
 
@@ -103,7 +103,7 @@ def _pasted(workspace: Workspace, investigations: Investigations, call: ServedCa
     if len(data) > _MOST_TEXT_BYTES:
         raise UsageError(
             f"{len(data)} bytes of text are more than {_MOST_TEXT_BYTES}",
-            "Save it as a file below a root, and open that.",
+            "Save it as a file below a root and open that.",
         )
     with temporary_directory("pasted") as directory:
         file = Path(directory).resolve() / _PASTED
@@ -118,7 +118,7 @@ def _kept(
     target: Sequence[str],
     pasted: Path | None = None,
 ) -> OpenIncident:
-    """Investigate, and keep the material as a new incident."""
+    """Investigate a target and save the material as a new incident."""
 
     def fill(bundle: Path) -> None:
         investigations.capture(target, bundle, call, call.machine(pasted) if pasted else call.machine())
@@ -145,7 +145,7 @@ def _incident_payload(incident: OpenIncident, opened: Opened) -> dict[str, Any]:
     payload.put("ranks", rank_spans(opened.ranks) if opened.ranks else "")
     payload.extend("probes", probes)
     payload.put("tables", opened.tables)
-    payload.put("next", [{"tool": "diagnose", "args": {"target": [incident.id]}, "why": "it judges all of it"}])
+    payload.put("next", [{"tool": "diagnose", "args": {"target": [incident.id]}, "why": "it judges all of this"}])
     payload.extend("hosts", hosts)
     payload.extend("untrusted_problems", problems)
     return payload.finished()

@@ -1,4 +1,4 @@
-"""Investigations that several calls share: a bundle does not change, so it is read once."""
+"""Investigations shared by several calls: a bundle does not change, so it is read once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Key = tuple[str, int, int]
 
 
 class Opened:
-    """What an investigation found, and a file with its rows, which lasts as long as this object."""
+    """An investigation's findings, and a file with its rows that exists as long as this object."""
 
     def __init__(self, found: Investigation, store: Store) -> None:
         directory = Path(tempfile.mkdtemp(prefix=prefix_of("evidence")))
@@ -42,7 +42,7 @@ class Opened:
 
 
 class Investigations:
-    """Opens targets, and keeps the last few that cannot change. Safe to use from several threads."""
+    """Opens targets and caches the last few that cannot change. Safe to use from several threads."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
@@ -51,7 +51,7 @@ class Investigations:
         self._lock = threading.Lock()
 
     def of(self, target: Sequence[str], call: ServedCall) -> Opened:
-        """The investigation of a resolved target (see `Workspace.resolve`). Raises DdxError if it cannot be used."""
+        """The investigation of a resolved target (see `Workspace.resolve`), with rows. Raises DdxError if unusable."""
         key = self._key(target)
         if key is None:
             return _investigated(target, call)
@@ -63,7 +63,7 @@ class Investigations:
             return opened
 
     def found(self, target: Sequence[str], call: ServedCall) -> Investigation:
-        """What an investigation of a resolved target finds, for who needs no rows: those of a live job are not kept."""
+        """The investigation of a resolved target, without rows: those of a live job are not kept."""
         from ddx_tools.investigation.run import investigate
 
         if self._key(target) is None:
@@ -71,13 +71,13 @@ class Investigations:
         return self.of(target, call).found
 
     def capture(self, target: Sequence[str], bundle: Path, call: ServedCall, machine: Machine) -> None:
-        """Investigate, and keep the material as a new bundle; what was found is what its investigation will find."""
+        """Investigate a target and save the material as a new bundle; the result is cached as that of the bundle."""
         opened = _investigated(target, call, bundle, machine)
         if key := self._key([str(bundle)]):
             self._keep(key, opened)
 
     def _key(self, target: Sequence[str]) -> Key | None:
-        """What a target that stays as it is can be known by; None for all others."""
+        """The cache key of a target that cannot change; None for all others."""
         from ddx_tools.sources.bundle import is_bundle
         from ddx_tools.sources.packed_bundle import MANIFEST
 
@@ -104,7 +104,7 @@ class Investigations:
 
     @contextmanager
     def _alone(self, key: Key, call: ServedCall) -> Iterator[None]:
-        """Of several calls about the same material one works, and the others wait (or are cancelled)."""
+        """Let one of several calls about the same material work, while the others wait (or are cancelled)."""
         with self._lock:
             busy = self._busy.setdefault(key, threading.Lock())
         while not busy.acquire(timeout=_WAIT_S):
@@ -123,12 +123,12 @@ def _investigated(
 
     with Store() as store:
         found = investigate(target, save, call.progress, machine=machine or call.machine(), store=store)
-        call.progress("keeping the rows for queries")
+        call.progress("saving the rows for queries")
         return Opened(found, store)
 
 
 def _row_counts(store: Store) -> dict[str, int]:
-    """Rows by table, of the tables that have any."""
+    """The number of rows of each table that has any."""
     from ddx_tools.evidence.schema import tables
 
     counted = {table: store.query(f"SELECT count(*) AS rows FROM {table}")[0]["rows"] for table in tables()}
@@ -136,7 +136,7 @@ def _row_counts(store: Store) -> dict[str, int]:
 
 
 def _distinct(store: Store, tables: Iterable[str], column: str) -> list[Any]:
-    """The values of a column wherever a table has it, in order."""
+    """The distinct values of a column over all tables that have it, in order."""
     from ddx_tools.evidence.schema import columns
 
     having = [f"SELECT {column} AS value FROM {table}" for table in tables if column in columns(table)]

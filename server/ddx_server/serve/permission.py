@@ -1,4 +1,4 @@
-"""Before a tool that is not read-only acts, somebody says yes; who cannot be asked is told what to type instead."""
+"""Asks the user before a tool acts that is not read-only; if the client cannot ask, says what to type instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_LINE = 4000
 
 
 class Permission(BaseModel):
-    """The answer."""
+    """The user's answer."""
 
     go_ahead: bool = Field(description="Do it.")
 
@@ -32,7 +32,7 @@ class Permission(BaseModel):
 def permission_parameter(
     probe: Probe[Any], arguments: Sequence[inspect.Parameter], workspace: Workspace
 ) -> inspect.Parameter:
-    """The parameter through which a tool gets its permission; clients do not see it among the arguments."""
+    """The parameter that passes the permission to a tool; clients do not see it among the arguments."""
 
     def ask(ctx: Context[Any, Any], **given: Any) -> Elicit[Permission] | Permission:
         changed = _changed(probe, given)
@@ -41,7 +41,7 @@ def permission_parameter(
         line = _shell_line(probe, changed)
         capabilities = ctx.client_capabilities
         if len(line) >= _LONGEST_LINE:
-            raise ToolError(f"{probe.id}: arguments of {_LONGEST_LINE} characters and more can be read by nobody")
+            raise ToolError(f"{probe.id}: nobody can read arguments of {_LONGEST_LINE} or more characters")
         if capabilities is None or capabilities.elicitation is None:
             if probe.id in workspace.config.allowed:
                 return Permission(go_ahead=True)
@@ -61,15 +61,15 @@ def refuse_unless_permitted(answer: object, probe: Probe[Any], given: Mapping[st
     if isinstance(answer, AcceptedElicitation) and answer.data.go_ahead:
         return
     raise ToolError(
-        f"the user did not agree to {probe.id}; nothing was done. Go on without it, or let the user run: "
+        f"the user did not allow {probe.id}; nothing was done. Continue without it, or let the user run: "
         + _shell_line(probe, _changed(probe, given))
     )
 
 
 def _only_reads(workspace: Workspace, changed: Mapping[str, Any]) -> bool:
-    """Whether nothing acts: a bundle answers, or files are read and nothing else is asked for.
+    """Whether the call only reads: a bundle answers, or it names only files to read.
 
-    What cannot be resolved is explained when the tool itself runs.
+    A target that cannot be resolved is reported when the tool itself runs.
     """
     from ddx_tools.sources.bundle import is_bundle
 
@@ -85,7 +85,7 @@ def _only_reads(workspace: Workspace, changed: Mapping[str, Any]) -> bool:
 
 
 def _shell_line(probe: Probe[Any], changed: Mapping[str, Any]) -> str:
-    """The call as one types it: every argument that is not as usual, whole, since the user answers for all of it."""
+    """The call as a shell command, with every non-default argument in full, since the user has to approve all of it."""
     from ddx_server.render.diagnosis import command_line
 
     return bounded(command_line(probe.id, changed), _LONGEST_LINE)

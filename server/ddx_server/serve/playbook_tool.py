@@ -1,4 +1,4 @@
-"""The tool `read_playbook`: a page of the decision tree, or which pages there are."""
+"""The tool `read_playbook`: a playbook page, or the list of pages."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from ddx_tools.diagnosis.playbook import Cause, Playbooks, Symptom
 
 _DESCRIPTION = (
-    "How to recognise a cause or follow a symptom (hang, crash, slow, startup, wrong-results): what decides it, what "
-    "looks like it, the fix, and advice that makes it worse. Without page: all pages."
+    "How to recognise a cause or follow a symptom (hang, crash, slow, startup, wrong-results): what decides it, "
+    "look-alikes, fix, harmful advice. Without page: lists all."
 )
 
 
 def playbook_tool() -> Tool:
-    """The tool."""
+    """Make the tool `read_playbook`."""
 
     def read_playbook(
         ctx: Context[Any, Any],
         page: Annotated[str, Field(description="id of a symptom or cause")] = "",
-        start: Annotated[int, Field(ge=0, description="paragraph to read on from")] = 0,
+        start: Annotated[int, Field(ge=0, description="paragraph to start from")] = 0,
     ) -> CallToolResult:
         from ddx_tools.diagnosis.playbook import load_playbooks
 
@@ -52,7 +52,7 @@ def _pages_payload(playbooks: Playbooks) -> dict[str, Any]:
 
 
 def _page_payload(page: Symptom | Cause, start: int) -> dict[str, Any]:
-    """A page from one of its paragraphs on, as far as it fits; `truncated` says where to read on."""
+    """A page from a paragraph on, as far as it fits; `truncated` says where to continue."""
     from ddx_server.render.playbook import page_markdown
 
     paragraphs = [paragraph for paragraph in page_markdown(page).split("\n\n") if paragraph.strip()]
@@ -74,5 +74,5 @@ def _page(playbooks: Playbooks, page_id: str) -> Symptom | Cause:
     known = [*playbooks.symptoms, *playbooks.causes]
     if page_id not in known:
         near = ", ".join(difflib.get_close_matches(page_id, known, 5, 0.4)) or ", ".join(playbooks.symptoms)
-        raise UsageError(f"there is no playbook {page_id[:60]!r}", f"Nearest: {near}. Without a page: all of them.")
+        raise UsageError(f"there is no playbook {page_id[:60]!r}", f"Nearest: {near}. Omit page to list all.")
     return playbooks.page(page_id)

@@ -1,4 +1,4 @@
-"""What a probe saw within the budget: what is wrong first, then what to run next, then the rows."""
+"""Fits a probe's result into the budget: findings first, then what to run next, then the rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MOST_FACTS_CHARS = 240
 
 
 def probe_payload(found: ProbeResult, target: Sequence[str], origin: Callable[[str], str]) -> dict[str, Any]:
-    """A probe's result as far as it fits. `origin` says where a reader finds the source of some evidence.
+    """A probe's result as far as it fits. `origin` says where a reader finds the source of a piece of evidence.
 
-    Sentences of findings quote the job, so they are marked as its rows are.
+    Findings quote the job, so their sentences are marked untrusted, like the rows.
     """
     problems = [bounded(problem, 260) for problem in found.problems]
     searched = [bounded(line, 160) for line in found.searched]
@@ -41,7 +41,7 @@ def probe_payload(found: ProbeResult, target: Sequence[str], origin: Callable[[s
 
 
 def _next(following: NextProbe, target: Sequence[str]) -> dict[str, Any]:
-    """The next call, ready to be made: about the same target unless it names its own."""
+    """The next call, ready to be made; it has the same target unless it names its own."""
     about = {"target": list(target)} if target else {}
     args = {name: _plain(value) for name, value in following.args.items()}
     return {"tool": following.probe, "args": about | args, "why": bounded(following.why)}
@@ -72,7 +72,7 @@ def _finding(finding: Finding, origin: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _facts(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The plain values among a finding's attributes; lists and texts are in its summary and its evidence."""
+    """The plain values among a finding's attributes; its summary and evidence have the lists and texts."""
     facts: dict[str, Any] = {}
     room = _MOST_FACTS_CHARS
     for name, value in attributes.items():
@@ -87,7 +87,7 @@ def _facts(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without what is empty; ranks as spans."""
+    """A row without empty values, with ranks as ranges."""
     return {name: _plain(value) for name, value in row.items() if value not in (None, "", "{}", "[]", [])}
 
 

@@ -1,4 +1,4 @@
-"""Turns the probe list into tools: a probe's declaration is its tool, described nowhere else."""
+"""Turns each probe into a tool; the probe's declaration is the only description."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_DESCRIPTION, _LONGEST_ARGUMENT = 195, 52
 
 
 def probe_tool(probe: Probe[Any], workspace: Workspace) -> Tool:
-    """The tool of a probe."""
+    """Make the tool of a probe."""
 
     def run(ctx: Context[Any, Any], **given: Any) -> CallToolResult:
         from ddx_server.serve.probe_payload import probe_payload
@@ -60,7 +60,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _short(text: str, most: int) -> str:
-    """As many whole sentences, or at least clauses, as a model should pay for."""
+    """The whole sentences, or at least clauses, of a text that fit into `most` characters."""
     if len(text) <= most:
         return text
     ends = [match.start() for match in re.finditer(r"[.;:,] ", text[:most])]

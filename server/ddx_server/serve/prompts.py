@@ -1,6 +1,6 @@
-"""Prompts: the questions that users have, each as a walk through the tools in the order that costs least.
+"""Prompts: users' typical questions, each with the tools to call, cheapest first.
 
-They name tools and pages; what is known of causes stands in the playbooks.
+They name tools and pages; knowledge of causes is in the playbooks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Look:
-    """One step on the way, with a probe that this version may lack."""
+    """One step, with a probe that this version may lack."""
 
     probe: str
     why: str
@@ -31,7 +31,7 @@ class _Walk:
     title: str
     question: str
     symptom: str
-    """The playbook page that leads the way."""
+    """The playbook page to follow."""
     looks: tuple[_Look, ...]
 
 
@@ -42,13 +42,13 @@ _WALKS = (
         question="My distributed training job hangs. Which rank and line hold it up, why, and what do I do?",
         symptom="hang",
         looks=(
-            _Look("jobs", "which processes are ranks of the job, and is one missing, stopped or restarted?"),
-            _Look("stacks", "where is every rank; who is elsewhere than the ranks that wait?"),
+            _Look("jobs", "which processes are ranks of the job, and is any missing, stopped or restarted?"),
+            _Look("stacks", "where is every rank, and which one is not where the waiting ranks are?"),
             _Look(
-                "flight_recorder", "what did each rank enqueue, what did it complete; who is behind, in which group?"
+                "flight_recorder", "what did each rank enqueue and complete, and which one is behind, in which group?"
             ),
             _Look("job_log", "did a rank fail before the others began to wait?"),
-            _Look("nccl_log", "if it never got going: did every rank join the communicator, over which transport?"),
+            _Look("nccl_log", "if it never started: did every rank join the communicator, and over which transport?"),
         ),
     ),
     _Walk(
@@ -57,11 +57,11 @@ _WALKS = (
         question="My distributed training job is slow. Which rank, host or link holds it up, and why?",
         symptom="slow",
         looks=(
-            _Look("flight_recorder", "who arrives late at the collectives, always the same rank or not?"),
-            _Look("stacks", "what does the late rank do while the others wait?"),
-            _Look("host", "is a GPU throttled, a link degraded, a CPU or disk busy on its host?"),
+            _Look("flight_recorder", "which rank is late at the collectives, and is it always the same one?"),
+            _Look("stacks", "what is the late rank doing while the others wait?"),
+            _Look("host", "is a GPU throttled, a link degraded, or a CPU or disk busy on its host?"),
             _Look("nccl_log", "which transport was chosen, and is it the same everywhere?"),
-            _Look("mesh", "does a chatty dimension of the mesh cross hosts?"),
+            _Look("mesh", "does a mesh dimension with much traffic cross hosts?"),
             _Look("env", "do the settings differ between ranks?"),
         ),
     ),
@@ -71,9 +71,11 @@ _WALKS = (
         question="My distributed training job crashed. Which rank failed first, why, and what do I change?",
         symptom="crash",
         looks=(
-            _Look("job_log", "which failure came first; the others are its echo (aborts, SIGTERM, closed connections)"),
-            _Look("host", "was a process killed for memory, did a GPU report an error at that time?"),
-            _Look("flight_recorder", "what was under way on each rank when it ended?"),
+            _Look(
+                "job_log", "which failure came first? The others follow from it (aborts, SIGTERM, closed connections)"
+            ),
+            _Look("host", "was a process OOM-killed, or did a GPU report an error at that time?"),
+            _Look("flight_recorder", "what was running on each rank when it ended?"),
             _Look("nccl_log", "did the transport fail before the first failure, or because of it?"),
             _Look("env", "do versions or settings differ between ranks?"),
         ),
@@ -86,20 +88,20 @@ _READY = _Walk(
     question="I am about to start a distributed training job. Is anything wrong with these machines or settings?",
     symptom="startup",
     looks=(
-        _Look("env", "are the settings sound and the same everywhere, and would a hang be diagnosable?"),
-        _Look("host", "are GPUs, links, memory limits and shared memory in order on every host?"),
-        _Look("network", "does every host reach every other over the interface that will be used?"),
-        _Look("nccl_log", "if there are logs of an earlier start: which transport was chosen?"),
-        _Look("preflight", "it sends traffic, so ask me first: do the links give the bandwidth that they should?"),
+        _Look("env", "are the settings valid and the same everywhere, and would a hang be diagnosable?"),
+        _Look("host", "are GPUs, links, memory limits and shared memory healthy on every host?"),
+        _Look("network", "does every host reach every other host over the interface that the job will use?"),
+        _Look("nccl_log", "if there are logs from an earlier start: which transport was chosen?"),
+        _Look("preflight", "it sends traffic, so ask me first: do the links reach the expected bandwidth?"),
     ),
 )
 
 _TARGET = Annotated[str, Field(description="A pid, paths of logs or dumps, or an incident id; empty: the job here.")]
-_SEEN = Annotated[str, Field(description="What you have seen or tried, in your words.")]
+_SEEN = Annotated[str, Field(description="What you have seen or tried, in your own words.")]
 
 
 def register_prompts(server: MCPServer) -> None:
-    """Publish the prompts; they leave out probes that this version does not have."""
+    """Register the prompts with the server; they leave out probes that this version does not have."""
     for walk in _WALKS:
         _register(server, walk, _investigation)
     _register(server, _READY, _inspection)
@@ -118,26 +120,26 @@ def _register(server: MCPServer, walk: _Walk, steps: Callable[[_Walk], list[str]
 
 def _investigation(walk: _Walk) -> list[str]:
     return [
-        "Go this way, and stop looking as soon as the question is settled:",
+        "Follow these steps, and stop as soon as the question is answered:",
         "1. `diagnose` the target; without one, it looks at the job on this machine.",
         "2. If the job still runs, `capture_incident` before anybody restarts it: its id is the target from then on.",
         f"3. `read_playbook`, page `{walk.symptom}`: what to look at, and where each answer leads.",
-        "4. While more than one cause is left, take the look that `next_check` names. In general, cheapest first:",
+        "4. While more than one cause is left, run the check that `next_check` names. In general, cheapest first:",
         *_looks(walk),
-        "5. `read_playbook`, page of the leading cause: look for what would contradict it, and for its look-alikes.",
-        "6. `report_diagnosis`: evidence quoted, culprits apart from victims, fix and verification. If the evidence",
-        "   does not decide, the verdict is `undecided`, with the check that would.",
+        "5. `read_playbook`, page of the leading cause: look for evidence against it, and for its look-alikes.",
+        "6. `report_diagnosis`: quoted evidence, culprits and victims, fix and verification. If the evidence",
+        "   does not decide, the verdict is `undecided`, with the check that would decide.",
     ]
 
 
 def _inspection(walk: _Walk) -> list[str]:
     return [
-        "Go this way:",
-        "1. Look, cheapest first. There need be no job; a launch script or a log of an earlier start helps:",
+        "Follow these steps:",
+        "1. Check the cheapest first. No job is needed; a launch script or a log from an earlier start helps:",
         *_looks(walk),
         f"2. `read_playbook`, page `{walk.symptom}`, and the page of each cause that a finding points at: is it real?",
-        "3. Tell me what to change before I start, worst first, each with its evidence, and what could not be checked.",
-        "   What nobody looked at is unknown, not ready.",
+        "3. Tell me what to change before I start, worst first, with the evidence, and what could not be checked.",
+        "   Whatever was not checked is unknown, not ready.",
     ]
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ddx_tools.evidence.query import QueryRows
 
 _DESCRIPTION = (
-    "Ask read-only SQL (DuckDB) of everything the probes parsed: ranks, stack_threads, fr_entries, log_events … "
-    "Use it for what no probe summarises. Without sql: tables and rows. Columns and units: SELECT column_name, "
+    "Run read-only SQL (DuckDB) on everything the probes parsed: ranks, stack_threads, fr_entries, log_events … Use "
+    "it for what no probe reports. Without sql: tables and rows. Columns and units: SELECT column_name, "
     "comment FROM duckdb_columns() WHERE table_name = 'ranks'."
 )
 _MOST_ROWS = 200
@@ -30,7 +30,7 @@ _MOST_COLUMNS, _LONGEST_NAME = 60, 60
 
 
 def query_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """The tool."""
+    """Make the tool `query_evidence`."""
 
     def query_evidence(
         ctx: Context[Any, Any],
@@ -52,14 +52,14 @@ def query_tool(workspace: Workspace, investigations: Investigations) -> Tool:
 
 
 def _rows_payload(answer: QueryRows) -> dict[str, Any]:
-    """Columns and rows. Columns without any value are only named: they would fill the room with nulls."""
+    """The columns and rows of a query. Columns without values are only named, to save room."""
     names = [bounded(name, _LONGEST_NAME) for name in answer.columns[:_MOST_COLUMNS]]
     used = [at for at in range(len(names)) if not answer.rows or any(row[at] is not None for row in answer.rows)]
     unused = [name for at, name in enumerate(names) if at not in used]
     payload = Payload(
         columns=Rest(len(used) + len(answer.columns) - len(names), "name the columns that matter"),
-        null_columns=Rest(len(unused), "they hold no value in these rows"),
-        # Nobody counts what a query would go on to give: there is at least one row more.
+        null_columns=Rest(len(unused), "they have no value in these rows"),
+        # The remaining rows are not counted: there is at least one more.
         untrusted_rows=Rest(len(answer.rows) + answer.more, "ask for fewer columns, aggregate, or LIMIT … OFFSET …"),
     )
     shown = used[: payload.extend("columns", [names[at] for at in used])]

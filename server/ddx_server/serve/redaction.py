@@ -1,4 +1,4 @@
-"""The one door of the MCP server: no result and no error leaves with a secret."""
+"""The only exit of the MCP server: no result or error leaves it with a secret."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.shared.exceptions import MCPError
 
 _OUR_OWN = frozenset({"initialize", "ping", "tools/list", "prompts/list", "resources/templates/list"})
-"""What they answer is ours, and the same for every job."""
+"""Their answers contain only our own text, the same for every job."""
 
 
 async def without_secrets(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """Answer a request with what its handler answers, redacted."""
+    """Answer a request with its handler's answer, redacted."""
     if ctx.method in _OUR_OWN:
         return await call_next(ctx)
     from ddx_tools.redaction.structures import redact_value

@@ -1,4 +1,4 @@
-"""The tool `report_diagnosis`: what an agent concluded, in the one form that everything else reads."""
+"""The tool `report_diagnosis`: saves an agent's conclusion in the schema of a diagnosis."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from ddx_tools.model.errors import UsageError
 from ddx_tools.redaction.published import published_json
 
 _DESCRIPTION = (
-    "Call this LAST: save your conclusion. Culprits (the initiator) apart "
-    "from victims; quotes verbatim; 'undecided' with next_check and missing where evidence is not enough."
+    "Call this LAST: save your conclusion. Separate culprits (the initiator) from victims; quote verbatim; "
+    "'undecided' with next_check and missing if evidence falls short."
 )
 OTHER = "other"
-"""The id of a cause that no playbook describes."""
+"""The id for a cause that no playbook describes."""
 _MOST_BYTES = 1 << 20
 _MOST_ERRORS = 8
 
 
 def report_tool(workspace: Workspace) -> Tool:
-    """The tool."""
+    """Make the tool `report_diagnosis`."""
 
     def report_diagnosis(
         ctx: Context[Any, Any],
@@ -48,13 +48,14 @@ def report_tool(workspace: Workspace) -> Tool:
         return result({"saved": str(file), "verdict": told.verdict.value, "headline": bounded(told.headline)})
 
     tool = make_tool(report_diagnosis, "report_diagnosis", _DESCRIPTION, ReportReply, read_only=False)
-    # Published here and checked by us: a model corrects its mistakes by our words better than by a validator's.
+    # The schema is published here but checked by us: a model corrects mistakes better from our messages than from a
+    # validator's.
     tool.parameters["properties"]["diagnosis"] = arguments_schema(_published())
     return tool
 
 
 def _published() -> dict[str, Any]:
-    """What an agent is asked for. It names culprits; what else it got may come back, and needs no words here."""
+    """The schema that an agent is asked to fill. Other fields that it received may come back, but are not listed."""
     schema = Diagnosis.model_json_schema(by_alias=True)
     shown = (
         "changed",
@@ -89,12 +90,12 @@ def _published() -> dict[str, Any]:
 
 
 def checked_diagnosis(given: dict[str, Any]) -> Diagnosis:
-    """A diagnosis out of what an agent wrote.
+    """Validate what an agent wrote and return it as a diagnosis.
 
-    Raises UsageError with every place that has to be fixed: its path, what was found, what is expected there.
+    Raises UsageError that lists everything to correct: its path, what was found, what is expected.
     """
     if len(json.dumps(given)) > _MOST_BYTES:
-        raise UsageError("the diagnosis is larger than 1 MiB", "Quote the decisive lines only, and name ranks once.")
+        raise UsageError("the diagnosis is larger than 1 MiB", "Quote only the decisive lines, and name ranks once.")
     try:
         told = Diagnosis.model_validate(unmarked(given))
     except ValidationError as error:
@@ -106,7 +107,7 @@ def checked_diagnosis(given: dict[str, Any]) -> Diagnosis:
 
 
 def _to_fix(wrong: Iterator[str]) -> UsageError:
-    """What is wrong, of very much the first: to describe a mistake costs far more than to make one."""
+    """An error that lists the mistakes, or the first ones if there are many, since describing them costs bytes."""
     shown = [f"- {line}" for line in islice(wrong, _MOST_ERRORS)]
     if next(wrong, None) is not None:
         shown.append("- and more")
@@ -117,7 +118,7 @@ def _described(detail: Any) -> str:
     path = ".".join(str(part) for part in detail["loc"]) or "diagnosis"
     message = str(detail["msg"])
     if detail["type"] == "missing":
-        return f"{path}: required, and missing"
+        return f"{path}: required but missing"
     if detail["type"] == "extra_forbidden":
         fields = ", ".join(_fields_at(detail["loc"][:-1]))
         return f"{path}: there is no such field" + (f"; known here: {fields}" if fields else "")
@@ -125,7 +126,7 @@ def _described(detail: Any) -> str:
 
 
 def _fields_at(path: Sequence[int | str]) -> list[str]:
-    """The fields of the model that a path leads to."""
+    """The field names of the model at a path."""
     schema = Diagnosis.model_json_schema(by_alias=True)
     part: dict[str, Any] = schema
     for step in path:
@@ -137,7 +138,7 @@ def _fields_at(path: Sequence[int | str]) -> list[str]:
 
 
 def _contradictions(told: Diagnosis) -> Iterator[str]:
-    """What no schema can say: known names, and a verdict that fits the rest."""
+    """Yield mistakes that a schema cannot express: unknown names, and a verdict that does not fit the rest."""
     from ddx_tools.diagnosis.playbook import load_playbooks
     from ddx_tools.knowledge.finding_codes import finding_codes
     from ddx_tools.probes.registry import PROBES
@@ -149,7 +150,7 @@ def _contradictions(told: Diagnosis) -> Iterator[str]:
         if cause.id not in causes:
             yield _unknown(f"causes.{number}.id", cause.id, causes, f"read_playbook lists them; {OTHER!r} if none fits")
         elif cause.category != causes[cause.id].category:
-            yield f"causes.{number}.category: of {cause.id} it is {causes[cause.id].category!r}"
+            yield f"causes.{number}.category: the category of {cause.id} is {causes[cause.id].category!r}"
     for number, out in enumerate(told.ruled_out):
         if out.id not in causes:
             yield _unknown(f"ruled_out.{number}.id", out.id, causes, "read_playbook lists them")
@@ -167,11 +168,11 @@ def _contradictions(told: Diagnosis) -> Iterator[str]:
     if told.verdict is Verdict.DIAGNOSED and not told.causes:
         yield "causes: empty, but the verdict is 'diagnosed'; name the cause, or say 'undecided'"
     if told.verdict is Verdict.DIAGNOSED and not told.evidence:
-        yield "evidence: empty, but the verdict is 'diagnosed'; quote what decides, or say 'undecided'"
+        yield "evidence: empty, but the verdict is 'diagnosed'; quote the deciding lines, or say 'undecided'"
     if told.verdict is Verdict.HEALTHY and (told.causes or told.culprits != Party()):
         yield "verdict: 'healthy' has neither causes nor culprits"
     if overlap := set(told.culprits.ranks) & set(told.victims.ranks):
-        yield f"victims.ranks: {sorted(overlap)[:8]} are culprits, too; a rank is one or the other"
+        yield f"victims.ranks: {sorted(overlap)[:8]} are also culprits; a rank is one or the other"
 
 
 def _unknown(path: str, given: str, known: Iterable[str], where: str) -> str:

@@ -1,6 +1,6 @@
-"""JSON schemas as short as they can be said: a model pays for every byte of them before it asks anything.
+"""Makes JSON schemas as short as possible: a model pays for every byte of them before it asks anything.
 
-What objects inside hold is told in words where a model has to write it, and left out where it reads it.
+The fields of nested objects are described in words where a model has to write them, and left out where it reads them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ Schema = dict[str, Any]
 _KEPT = ("type", "description", "enum", "minimum", "maximum", "items", "format")
 
 _OUT_OF_REACH = 1000
-"""A limit that nobody comes near by chance, as this one or below nothing, is enforced, but not told."""
+"""Limits of at least this size, which nobody reaches by chance, are enforced but not published."""
 
 
 def arguments_schema(schema: Schema) -> Schema:
-    """The schema of a tool's arguments: without titles, with "or null" left out, objects inside in words."""
+    """Shorten the schema of a tool's arguments: no titles, no "or null", nested objects described in words."""
     fields = {name: _argument(field, schema) for name, field in schema["properties"].items()}
     required = {"required": schema["required"]} if "required" in schema else {}
     return {"type": "object", "properties": fields, **required}
 
 
 def reply_schema(schema: Schema) -> Schema:
-    """The fields of a reply by their types alone; which are always there, a model sees when it reads one."""
+    """Shorten the schema of a reply to the types of its fields; a model sees in a reply which are always present."""
     fields = {
         name: {"type": _resolved(field, schema).get("type", "object")} for name, field in schema["properties"].items()
     }
@@ -51,7 +51,7 @@ def _argument(field: Schema, schema: Schema) -> Schema:
 
 
 def _resolved(field: Schema, schema: Schema) -> Schema:
-    """What a field refers to, or what it is when it is not null."""
+    """The schema that a field refers to, or its non-null alternative."""
     options = [option for option in field.get("anyOf", []) if option != {"type": "null"}]
     if len(options) == 1:
         return {**{key: value for key, value in field.items() if key != "anyOf"}, **_resolved(options[0], schema)}
@@ -62,7 +62,7 @@ def _resolved(field: Schema, schema: Schema) -> Schema:
 
 
 def _in_words(field: Schema, schema: Schema) -> str:
-    """The fields of an object, or of the objects of a list, with the values that a choice has; else nothing."""
+    """The fields of an object, or of a list's objects, with the values of enums, in words; "" for anything else."""
     resolved = _resolved(field, schema)
     if resolved.get("type") == "array":
         inner = _in_words(resolved.get("items", {}), schema)

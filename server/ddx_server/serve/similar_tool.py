@@ -1,4 +1,4 @@
-"""The tool `similar_cases`: known cases that are like the present one."""
+"""The tool `similar_cases`: finds known cases like the present one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ddx_server.serve.tool import make_tool
 from ddx_server.serve.workspace import Workspace
 
 _DESCRIPTION = (
-    "Confirmed cases and known bugs of NCCL, torch, driver versions that are like this job, or a message: what it was, "
-    "the fix, a link, what differs. No evidence."
+    "Confirmed cases and known bugs of NCCL, torch or driver versions like this job or a message: cause, fix, link, "
+    "differences. Not evidence."
 )
 _MOST = 4
 
 
 def similar_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """The tool."""
+    """Make the tool `similar_cases`."""
 
     def similar_cases(
         ctx: Context[Any, Any],

@@ -1,8 +1,8 @@
 """The agent skill over MCP: the extension `io.modelcontextprotocol/skills`.
 
 Source: SEP-2640 (final, 2026-09-13), specification/stable/skills.mdx of modelcontextprotocol/ext-skills. Every file of
-a skill is a resource below `skill://<name>/`; `skills/list` and `skills/get` give its front matter as it stands, and
-the digest and size of each file.
+a skill is a resource below `skill://<name>/`; `skills/list` and `skills/get` return its front matter verbatim, and the
+digest and size of each file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class GetSkillResult(CacheableResult):
 
 
 class SkillsExtension(Extension):
-    """Serves the skills of a directory (default: the one that ships with ddx), one folder each."""
+    """Serves the skills in a directory (default: the one that ships with ddx), one folder each."""
 
     identifier = "io.modelcontextprotocol/skills"
 
@@ -73,7 +73,7 @@ class SkillsExtension(Extension):
         self._folders = {_uri(entry.parent, entry): entry.parent for entry in sorted(root.glob(f"*/{_ENTRY}"))}
 
     def resources(self) -> Sequence[ResourceBinding]:
-        """Each file of each skill."""
+        """One resource for each file of each skill."""
         return [
             ResourceBinding(
                 FunctionResource(
@@ -88,7 +88,7 @@ class SkillsExtension(Extension):
         ]
 
     def methods(self) -> Sequence[MethodBinding]:
-        """`skills/list` and `skills/get`."""
+        """The methods `skills/list` and `skills/get`."""
         return [
             MethodBinding("skills/list", PaginatedRequestParams, self._list),
             MethodBinding("skills/get", GetSkillParams, self._get),
@@ -120,7 +120,7 @@ def _manifest_line(folder: Path, file: Path) -> SkillFile:
 
 
 def _files(folder: Path) -> list[Path]:
-    """What belongs to a skill: all but what editors and interpreters leave behind."""
+    """The files of a skill, without what editors and interpreters leave behind."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     return [file for file in files if not _is_litter(file.relative_to(folder))]
 
@@ -134,7 +134,7 @@ def _uri(folder: Path, file: Path) -> str:
 
 
 def _content(file: Path) -> str | bytes:
-    """The bytes that the digest is of; as text without any translation of its lines where it is text."""
+    """The exact bytes that the digest covers; as text, with unchanged line ends, if they are text."""
     data = file.read_bytes()
     try:
         return data.decode()

@@ -1,4 +1,4 @@
-"""MCP on standard input and output: one client, which started us and whose end is ours."""
+"""MCP on standard input and output: one client, which started us; when it ends, we end."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 1 << 16
 _ESCAPE = re.compile(rb"\\u[dD][89aAbB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.S)
-"""In JSON; group 1: half a character, whose message the SDK would drop without an answer."""
-_FOR_A_PERSON = "This speaks MCP with the program that started it (see ddx install, ddx serve --http). Ctrl-C ends it."
+"""Escapes in JSON; group 1 is a lone surrogate: the SDK would drop its message without an answer."""
+_FOR_A_PERSON = (
+    "ddx serve speaks MCP with the program that started it (see ddx install, ddx serve --http). Ctrl-C ends it."
+)
 _END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def serve_stdio(server: MCPServer, say: Callable[[str], None]) -> None:
-    """Serve until the client closes our standard input, or a signal says the same; `say` speaks to a person.
+    """Serve until the client closes our standard input or a signal ends it; `say` prints to a person.
 
-    While it serves, what else is printed goes to standard error, and children read nothing: the SDK sees to that.
+    Meanwhile, other output goes to standard error and children read nothing: the SDK ensures that.
     """
     if sys.stdin.isatty():
         say(_FOR_A_PERSON)
@@ -41,9 +43,9 @@ def _whole_character(escape: re.Match[bytes]) -> bytes:
 
 @contextlib.contextmanager
 def _input_that_signals_end() -> Iterator[None]:
-    """Pass the client's bytes on through a channel that we can end, too.
+    """Pass the client's bytes on through a pipe that we can close as well.
 
-    The SDK reads in a thread that cannot be interrupted: after a signal it would wait for the client for ever.
+    The SDK reads in a thread that cannot be interrupted: after a signal it would wait for the client forever.
     """
     client = os.dup(0)
     ours, read_by_server = socket.socketpair()

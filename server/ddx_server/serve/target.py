@@ -1,4 +1,4 @@
-"""The argument `target` of every tool that looks at something."""
+"""The argument `target`, shared by all tools that read evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddx_tools.probes.declaration import PATH
 
 
 def _as_list(given: object) -> object:
-    """A single item, as a model may write it, as a list of one; pids as text. Anything else is left to be refused."""
+    """Turn a single item, as a model may write it, into a list, and pids into text; validation handles the rest."""
     if given is None:
         return []
     items = given if isinstance(given, list) else [given]
@@ -25,5 +25,5 @@ Target = Annotated[
 QueriedTarget = Annotated[
     list[str],
     BeforeValidator(_as_list),
-    Field(description="best an incident id: its rows stay the same", json_schema_extra=PATH),
+    Field(description="preferably an incident id: its rows do not change", json_schema_extra=PATH),
 ]

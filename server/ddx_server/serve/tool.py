@@ -1,4 +1,4 @@
-"""One way to make a tool: strict arguments, short schemas, expected failures as help, unexpected ones as ours."""
+"""Makes tools: strict arguments, short schemas; expected failures become help, unexpected ones are reported as bugs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Tool(Tool):
-    """A tool that says in a sentence which of its arguments cannot be used."""
+    """A tool that reports an unusable argument in one sentence."""
 
     async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> Any:
-        """What the tool returns. Raises ToolError."""
+        """Run the tool and return its result. Raises ToolError."""
         try:
             return await super().run(arguments, context, convert_result)
         except ToolError as error:
@@ -46,21 +46,21 @@ def make_tool(
     read_only: bool = True,
     open_world: bool = False,
 ) -> Tool:
-    """A tool of a function whose result holds a `reply`; it runs in a worker thread."""
+    """Make a tool from a function that returns a `reply`; it runs in a worker thread."""
     tool = _Tool.from_function(
         _explaining(function, name),
         name=name,
         description=description,
         annotations=ToolAnnotations(
             read_only_hint=read_only,
-            # What only reads destroys nothing, and need not say so.
+            # A read-only tool destroys nothing and need not say so.
             destructive_hint=None if read_only else False,
             open_world_hint=open_world,
         ),
     )
     metadata = tool.fn_metadata
 
-    # A misspelt argument that is passed over looks like an answer to the question that was asked.
+    # If a misspelt argument were ignored, the reply would look like the answer to the question asked.
     class Arguments(metadata.arg_model):  # type: ignore[name-defined,misc]
         model_config = ConfigDict(extra="forbid")
 
@@ -73,12 +73,12 @@ def make_tool(
 
 @functools.cache
 def _schema_of(reply: type[ToolReply]) -> dict[str, Any]:
-    """Made once for all probes: that is half of what starting the server costs."""
+    """The reply's schema, made once for all probes: this is half the cost of starting the server."""
     return reply_schema(reply.model_json_schema(by_alias=True))
 
 
 def sign(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], returned: object) -> None:
-    """Give a function that takes any keywords the signature by which the SDK calls it; its context comes first."""
+    """Set the signature, context first, by which the SDK calls a function of arbitrary keywords."""
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
     signature = inspect.Signature([context, *parameters], return_annotation=returned)
     function.__signature__ = signature  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ def sign(function: Callable[..., Any], parameters: Sequence[inspect.Parameter], 
 
 
 def _explaining(function: Callable[..., CallToolResult], name: str) -> Callable[..., CallToolResult]:
-    """The function with its failures in words that help; what nobody expected is told to the log alone."""
+    """Wrap a function so that expected failures become helpful messages; unexpected ones go to the log."""
 
     @functools.wraps(function)
     def run(*args: Any, **given: Any) -> CallToolResult:
@@ -101,8 +101,8 @@ def _explaining(function: Callable[..., CallToolResult], name: str) -> Callable[
         except Exception as error:
             _LOG.exception("the tool %s failed", name)
             raise ToolError(
-                f"an error of ddx ({type(error).__name__}), not of your job; the server's log says more. "
-                "Go on with another tool."
+                f"a bug in ddx ({type(error).__name__}), not in your job; the server's log says more. "
+                "Continue with another tool."
             ) from error
 
     return run

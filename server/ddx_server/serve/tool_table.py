@@ -1,4 +1,4 @@
-"""The table of the server's tools for the manual: `python -m ddx_server.serve.tool_table docs/agents.md` renews it."""
+"""The manual's table of tools; `python -m ddx_server.serve.tool_table docs/agents.md` updates it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BETWEEN = re.compile(rf"(?<={re.escape(BEGIN)}\n).*?(?={re.escape(END)})", re.D
 
 
 def tool_table() -> str:
-    """A line that counts the tools, and a row for each: what it does, its arguments, whether it asks first."""
+    """The table: a line with the number of tools, and a row for each: purpose, arguments, whether it asks first."""
     from ddx_server.serve.app import listed_tools
     from ddx_tools.probes.registry import PROBES
 
@@ -32,7 +32,7 @@ def tool_table() -> str:
 
 
 def renewed(page: str) -> str:
-    """A page of the manual with the table as it is now between its marks. Raises ValueError without these."""
+    """Replace the table between a page's marks with the current one. Raises ValueError if the marks are missing."""
     if not _BETWEEN.search(page):
         raise ValueError(f"the page has no lines {BEGIN} and {END}")
     return _BETWEEN.sub(lambda _: tool_table(), page)
@@ -56,7 +56,7 @@ def _acts(tool: Tool, asking: set[str]) -> str:
 
 
 def main() -> None:
-    """Renew the pages that are named."""
+    """Update the table in the pages named as arguments."""
     for path in map(Path, sys.argv[1:]):
         path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
 

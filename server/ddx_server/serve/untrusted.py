@@ -1,4 +1,4 @@
-"""The mark of text that may come out of a job: `untrusted_` before the name of its field, in every tool's reply."""
+"""Marks text that may come from a job: `untrusted_` before the field name, in every tool's reply."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 MARK = "untrusted_"
 _OF_A_DIAGNOSIS = frozenset({"claim", "quote", "says", "supports", "against", "lines", "what", "text"})
-"""Fields, inside those of a diagnosis, whose text quotes the job."""
+"""Nested fields of a diagnosis whose text quotes the job."""
 
 
 def marked(value: Any) -> Any:
-    """A part of a diagnosis with the fields marked that quote the job."""
+    """Mark the fields of a part of a diagnosis that quote the job."""
     if isinstance(value, list):
         return [marked(item) for item in value]
     if isinstance(value, dict):
@@ -19,7 +19,7 @@ def marked(value: Any) -> Any:
 
 
 def unmarked(value: Any) -> Any:
-    """The same without marks: what an agent was told may come back as it got it."""
+    """Remove the marks: an agent may send fields back the way it received them."""
     if isinstance(value, list):
         return [unmarked(item) for item in value]
     if isinstance(value, dict):

@@ -1,11 +1,11 @@
-"""What a server knows between calls: its limits, and the incidents that were captured, opened or pasted.
+"""A server's state between calls: its limits, and the incidents that were captured, opened or pasted.
 
-    <incidents>/<id>/incident.json        what it is and where its material lies
-    <incidents>/<id>/bundle/              the material, unless the user passed a bundle: that stays where it is
-    <incidents>/<id>/diagnosis-<n>.json   what was reported about it
-    <incidents>/<id>/findings.json        what was submitted about it
+    <incidents>/<id>/incident.json        what it is and where its material is
+    <incidents>/<id>/bundle/              the material, unless the user passed a bundle, which stays in place
+    <incidents>/<id>/diagnosis-<n>.json   a diagnosis that was reported about it
+    <incidents>/<id>/findings.json        findings that were submitted about it
 
-Everything lies on disk: an id stays good after a restart, and calls share no "current" incident.
+Everything is on disk: ids stay valid after a restart, and there is no shared "current" incident.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ddx_tools.diagnosis.submitted import HandedIn
 
 RECORDED_ID = "inc-recorded"
-"""The incident of a server that answers out of a recording."""
+"""The id of the incident of a server that answers from a recording."""
 
 _ID = re.compile(r"inc-[a-z0-9-]{1,40}")
 _RECORD, _BUNDLE = "incident.json", "bundle"
 HANDED_IN = "findings.json"
-"""The name of the file with what was submitted about an incident."""
+"""The name of the file with the findings submitted about an incident."""
 _MOST_ITEMS = 64
 _MOST_DIGITS = 10
 _MOST_LISTED = 50
@@ -50,9 +50,9 @@ class OpenIncident(BaseModel):
     created: Annotated[str, Field(pattern=r"^[0-9T:+-]{0,25}$")]
     """UTC, ISO 8601, to the second."""
     about: Annotated[list[str], Field(max_length=_MOST_ITEMS)]
-    """What it was made of: pids, paths; nothing for the job on this host."""
+    """What it was made from: pids, paths; empty for the job on this host."""
     material: Path
-    """The bundle (or, where a recording is served, perhaps plain files): what an investigation reads."""
+    """The bundle that an investigation reads (plain files are possible if a recording is served)."""
 
 
 class Workspace:
@@ -62,22 +62,22 @@ class Workspace:
         self.config = config
 
     def resolve(self, target: Sequence[str]) -> list[str]:
-        """What an investigation takes for a target of pids, paths below the roots and incident ids.
+        """Resolve a target of pids, paths below the roots and incident ids into an investigation's target.
 
-        Raises UsageError or NotPermitted with what to name instead.
+        Raises UsageError or NotPermitted, which say what to name instead.
         """
         if len(target) > _MOST_ITEMS:
             raise UsageError(f"a target of {len(target)} items", f"At most {_MOST_ITEMS}: name their directory.")
         if not all(target):
-            raise UsageError("a target is empty", "Name a pid, a path or an incident; leave it out for the job here.")
+            raise UsageError("a target is empty", "Name a pid, a path or an incident; omit it for the job here.")
         if self.config.recorded is not None:
             return self._recorded(target)
         return [self._item(item) for item in target]
 
     def place(self, path: str) -> str:
-        """What a path argument beside the target stands for: a path below the roots, or the material of an incident.
+        """Resolve a path argument other than the target: a path below the roots, or an incident's material.
 
-        Raises UsageError or NotPermitted with what to name instead.
+        Raises UsageError or NotPermitted, which say what to name instead.
         """
         (resolved,) = self.resolve([path])
         if _is_pid(resolved):
@@ -100,7 +100,7 @@ class Workspace:
         return found
 
     def incidents(self) -> list[OpenIncident]:
-        """The incidents, newest first, at most 50."""
+        """The 50 newest incidents, newest first."""
         if self.config.recorded is not None:
             return [self.incident(RECORDED_ID)]
         if not self.config.incidents.is_dir():
@@ -111,7 +111,7 @@ class Workspace:
     def add(
         self, kind: Literal["captured", "files", "text"], about: Sequence[str], fill: Callable[[Path], None]
     ) -> OpenIncident:
-        """A new incident whose bundle `fill` writes to the path it is given. If that fails, nothing is left behind."""
+        """Create an incident whose bundle `fill` writes to the path it is given. A failure leaves nothing behind."""
         directory, created = self._new_directory()
         try:
             fill(directory / _BUNDLE)
@@ -125,14 +125,14 @@ class Workspace:
         return incident
 
     def refer(self, bundle: Path) -> OpenIncident:
-        """A new incident of a bundle that stays where it is."""
+        """Create an incident that refers to a bundle in place."""
         directory, created = self._new_directory()
         incident = OpenIncident(id=directory.name, kind="bundle", created=created, about=[str(bundle)], material=bundle)
         self._write(directory, incident)
         return incident
 
     def report_file(self, incident_id: str) -> Path:
-        """A new file for a diagnosis: beside the bundle of its incident, or (of none) among the incidents."""
+        """A new file name for a diagnosis: beside its incident's bundle, or without an incident in their directory."""
         directory = self._place()
         if incident_id:
             directory /= self.incident(incident_id).id
@@ -148,14 +148,14 @@ class Workspace:
                 return file
 
     def handed_in(self, target: Sequence[str]) -> list[HandedIn]:
-        """The findings that were submitted about an incident."""
+        """The findings that were submitted about the incident of a target."""
         from ddx_tools.diagnosis.submitted import read_handed_in
 
         kept = self._kept_findings(target)
         return read_handed_in(kept.read_bytes()) if kept and kept.is_file() else []
 
     def hand_in(self, target: Sequence[str], one: HandedIn) -> int:
-        """Keep one more beside the bundle of its incident, if the target is one; says how many there are."""
+        """Save a submitted finding beside the incident's bundle, if the target is an incident; return their number."""
         from pydantic import TypeAdapter
 
         from ddx_tools.diagnosis.submitted import HandedIn
@@ -173,9 +173,9 @@ class Workspace:
         return self._place() / ids[0] / HANDED_IN if len(ids) == 1 else None
 
     def sources(self, target: Sequence[str], origins: Mapping[str, str]) -> Callable[[str], str]:
-        """How to name the source of some evidence: of an incident its own file, which can be read again.
+        """A function that names the source of evidence: for an incident, its own file, which can be read again.
 
-        Of what was not kept, only where it came from can be said; `origins` has that, as an investigation found it.
+        For material that was not saved, it gives the origin from `origins`, as the investigation found it.
         """
         if self.config.recorded is not None or any(_ID.fullmatch(item) for item in target):
             return lambda source: source
@@ -191,8 +191,8 @@ class Workspace:
         foreign = next((item for item in target if not _is_pid(item) and item != RECORDED_ID), None)
         if foreign is not None:
             raise NotPermitted(
-                f"{foreign[:200]}: this server answers out of one recorded incident and looks at nothing else",
-                "Leave the target empty (or name a pid of the recording).",
+                f"{foreign[:200]}: this server answers from one recorded incident and reads nothing else",
+                "Leave the target empty (or name a pid from the recording).",
             )
         return [str(self.config.recorded)]
 
@@ -213,12 +213,12 @@ class Workspace:
             return None
         own = self.config.incidents / incident_id
         try:
-            # Somebody else's record may be a pipe, and its reader would wait for ever.
+            # Another user's record may be a pipe, whose reader would wait forever.
             text = (own / _RECORD).read_text(encoding="utf-8") if (own / _RECORD).is_file() else ""
             incident = OpenIncident.model_validate_json(text)
         except (OSError, ValueError, ValidationError):
             return None
-        # The record lies where others may write: what it points at is checked like a path that somebody names.
+        # Others may be able to write the record: the path in it is checked like one that a client names.
         allowed = (own, *self.config.roots)
         return incident if incident.id == incident_id and _leads_below(incident.material, allowed) else None
 
@@ -229,18 +229,18 @@ class Workspace:
         return directory, now.isoformat(timespec="seconds")
 
     def _place(self) -> Path:
-        """The directory of the incidents. Raises UsageError if it cannot be made or written to."""
+        """The directory for incidents. Raises UsageError if it cannot be created or written."""
         place = self.config.incidents
         try:
             place.mkdir(parents=True, mode=0o700)
-            # What a job printed does not belong into the repository that it was started from.
+            # A job's output does not belong in the repository that it was started from.
             (place / ".gitignore").write_text("*\n", encoding="utf-8")
-        except FileExistsError:  # not made by us: nor is its .gitignore, or what that links to
+        except FileExistsError:  # not created by us, and neither is its .gitignore or the target of a link there
             pass
         except OSError as error:
             raise _not_kept(place, error.strerror or str(error)) from error
         if not (place.is_dir() and os.access(place, os.W_OK)):
-            raise _not_kept(place, "it is no directory that this user may write to")
+            raise _not_kept(place, "it is not a directory that this user may write to")
         return place
 
     def _write(self, directory: Path, incident: OpenIncident) -> None:
@@ -252,8 +252,8 @@ class Workspace:
 
 def _not_kept(place: Path, reason: str) -> UsageError:
     return UsageError(
-        f"no incident can be kept in {place}: {reason}",
-        "Start the server with a root that it may write to, or with --incidents DIRECTORY.",
+        f"no incident can be saved in {place}: {reason}",
+        "Start the server with a writable root, or with --incidents DIRECTORY.",
     )
 
 

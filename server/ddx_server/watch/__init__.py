@@ -1,4 +1,4 @@
-"""`ddx watch`: what each rank of a live job does, again and again, until one has seen enough."""
+"""`ddx watch`: shows the state of each rank of a live job, continuously."""
 
 from ddx_server.watch.command import tell_rows, watch_command
 

@@ -1,4 +1,4 @@
-"""Show a watched job: a grid on a terminal, elsewhere a line whenever something has changed, and now and then."""
+"""Shows a watched job: a grid on a terminal; otherwise a line whenever something changes, and occasionally between."""
 
 from __future__ import annotations
 
@@ -42,12 +42,14 @@ def watch_command(
     most_looks: int | None = None,
     reach: Reach | None = None,
 ) -> None:
-    """Look at a job until it is over, or `most_looks` were taken: on the hosts of `reach`, or else here.
+    """Watch a job on the hosts of `reach`, or else here, until it is over or `most_looks` samples were taken.
 
-    `target`: a pid of the job; none: the only one here. Raises UsageError if there is no such job.
+    `target` is a pid of the job (default: the only job here). Raises UsageError if there is no such job.
     """
     if reach and target:
-        raise UsageError("a pid says nothing on other hosts", "Leave it out; of several jobs name one by --slurm.")
+        raise UsageError(
+            "a pid means nothing on other hosts", "Omit it; if there are several jobs, select one with --slurm."
+        )
     said, said_s = [""], 0.0
     with (
         closing(WatchedHosts(reach, interval_s) if reach else _job_here(target)) as job,
@@ -74,7 +76,7 @@ def watch_command(
 
 
 def tell_rows(job: str, interval_s: float, out: BinaryIO) -> None:
-    """The side of one host among many: a line of rows at each sample, until the job is over or nobody reads."""
+    """Serve one host of many: write a line of rows per sample, until the job is over or the reader is gone."""
     watched = _job_here([], job)
     while not watched.is_over:
         watched.look()
@@ -86,7 +88,7 @@ def tell_rows(job: str, interval_s: float, out: BinaryIO) -> None:
 def _job_here(target: Sequence[str], wanted: str = "") -> WatchedJob:
     job = WatchedJob(select_job(jobs_meant(find_jobs(json.loads(LocalHost().processes().data)), wanted), target))
     if not job.rows:
-        raise UsageError("no rank of that job runs on this host", "`ddx jobs` shows what does.")
+        raise UsageError("no rank of that job runs on this host", "`ddx jobs` lists the jobs here.")
     return job
 
 
@@ -102,7 +104,7 @@ def _line(job: Watched) -> str:
 
 def _grid(job: Watched, hint: str) -> Table:
     step = f"step {job.step}" if job.step is not None else None
-    unknown = "" if job.tells_waits else "without `ddx run` it is unknown who waits for whom"
+    unknown = "" if job.tells_waits else "it is unknown who waits for whom, since the job was not started by `ddx run`"
     caption = "\n".join(filter(None, (hint, unknown if job.rows else "waiting for the first answer", *job.unheard)))
     table = Table(title=step, caption=safe(caption, limit=2000))
     hosts = ["host"] if any(row.host for row in job.rows) else []
@@ -123,7 +125,7 @@ def _grid(job: Watched, hint: str) -> Table:
 
 
 def _grouped(rows: Sequence[RankRow]) -> list[tuple[str, list[RankRow]]]:
-    """Each rank by itself; of many, those that do the same together, the fewest first."""
+    """Each rank by itself; if there are many, ranks in the same state together, smallest groups first."""
     return alike(rows) if len(rows) > _MOST_ROWS else [(row.doing, [row]) for row in rows]
 
 

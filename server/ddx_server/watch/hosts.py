@@ -1,4 +1,4 @@
-"""The ranks of a job on many hosts: each host watches its own, and says at every sample what it sees."""
+"""The ranks of a job on many hosts: each host watches its own ranks and reports them at every sample."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ddx_tools.sources.cluster.targets import Reach, folded
 _KIND = b"ddx1 ranks "
 _LONGEST_LINE = 1 << 20
 _SILENT_S = 10.0
-"""Beyond the interval between two samples."""
+"""Seconds beyond the sampling interval after which a host counts as silent."""
 _FIRST_WORD_S = 15.0
 _NO_WORD = "no answer from its host"
 _PAGE_S = 30.0
 
 
 def line_of(step: int | None, rows: Sequence[RankRow], *, tells_waits: bool) -> bytes:
-    """What a host says of its ranks at one sample."""
+    """A host's report on its ranks at one sample, as one line."""
     seen = [[row.rank, row.pid, row.doing, row.age_s, row.rss_bytes, row.gpu_bytes] for row in rows]
     return note("ranks", step=step, tells_waits=tells_waits, rows=seen)
 
 
 class WatchedHosts:
-    """The same as `WatchedJob` has, of many hosts at once."""
+    """The interface of `WatchedJob` for many hosts at once."""
 
     def __init__(self, reach: Reach, interval_s: float) -> None:
         words = ["watch", "--rows", "--interval", f"{interval_s:g}", *(("--job", reach.job) if reach.job else ())]
@@ -43,22 +43,22 @@ class WatchedHosts:
 
     @property
     def step(self) -> int | None:
-        """The last step that was printed anywhere."""
+        """The last step printed on any host."""
         return max((said["step"] for _, said in self._heard.values() if said["step"] is not None), default=None)
 
     @property
     def tells_waits(self) -> bool:
-        """Whether the ranks were started by `ddx run`, so that they say in which collective they are."""
+        """Whether `ddx run` started the ranks, so that they report their collective."""
         return any(said["tells_waits"] for _, said in self._heard.values())
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nobody left to hear of."""
+        """Whether no host is left that could report."""
         return len(self._listening.ended) == len(self._reach.hosts)
 
     @property
     def unheard(self) -> list[str]:
-        """Of hosts that have said nothing: `node[3-4]: Connection refused`."""
+        """The hosts that have reported nothing, with the reason: `node[3-4]: Connection refused`."""
         reasons: dict[str, list[str]] = {}
         for host in self._reach.hosts:
             if host not in self._heard and (why := self._listening.ended.get(host) or self._late()):
@@ -66,7 +66,7 @@ class WatchedHosts:
         return [f"{folded(hosts)}: {why}" for why, hosts in reasons.items()]
 
     def look(self) -> None:
-        """Take in what was heard since the look before; a host that fell silent is reported at its ranks."""
+        """Process the reports since the last call; ranks of a host that fell silent are marked so."""
         now = time.monotonic()
         rows = []
         for heard_s, said in list(self._heard.values()):
@@ -75,7 +75,7 @@ class WatchedHosts:
         self.rows = sorted(rows, key=lambda row: (row.rank, row.host))
 
     def page(self, rank: int) -> list[str]:
-        """What `ddx show rank N` says on the rank's host."""
+        """The output of `ddx show rank N` on the rank's host."""
         row = next((row for row in self.rows if row.rank == rank), None)
         if row is None:
             return [f"no host has reported rank {rank}"]
@@ -87,15 +87,15 @@ class WatchedHosts:
         listening.close()
         if lines:
             return [line.decode("utf-8", "replace") for line in lines]
-        return [f"{row.host}: {listening.ended.get(row.host) if over else f'no word in {_PAGE_S:.0f} s'}"]
+        return [f"{row.host}: {listening.ended.get(row.host) if over else f'no answer in {_PAGE_S:.0f} s'}"]
 
     def close(self) -> None:
-        """Watch no more, here and there."""
+        """Stop watching, here and on the hosts."""
         self._listening.close()
 
     def _late(self) -> str:
         waited_s = time.monotonic() - self._began_s
-        return f"no word in {waited_s:.0f} s" if waited_s >= _FIRST_WORD_S else ""
+        return f"no answer in {waited_s:.0f} s" if waited_s >= _FIRST_WORD_S else ""
 
     def _hear(self, host: str, line: bytes) -> None:
         if not line.startswith(_KIND) or len(line) > _LONGEST_LINE:
@@ -113,7 +113,7 @@ class WatchedHosts:
 
 
 def _row(host: str, rank: object, pid: object, doing: object, age: object, rss: object, gpu: object) -> RankRow:
-    """A row that another host wrote. Raises ValueError or TypeError."""
+    """Check a row from another host. Raises ValueError or TypeError."""
     numbers = [None if number is None else float(str(number)) for number in (age, rss, gpu)]
     sizes = [None if number is None else int(number) for number in numbers[1:]]
     return RankRow(

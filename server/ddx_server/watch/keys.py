@@ -1,4 +1,4 @@
-"""Keys that are pressed while a screen is shown."""
+"""Reads the keys that are pressed while a screen is shown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Keys = Callable[[float], str]
-"""What is pressed within so many seconds, at once when something is; "" if nothing is."""
+"""Waits up to so many seconds for a key and returns what was pressed; "" if nothing was."""
 
 
 @contextmanager
 def pressed_keys(wanted: bool) -> Iterator[Keys]:
-    """Keys as they are pressed, if they are wanted and standard input is a terminal and ours; else there are none."""
+    """Yield a reader of pressed keys; it reads none unless `wanted` and standard input is our own terminal."""
     try:
         fd = sys.stdin.fileno()
         before = termios.tcgetattr(fd) if wanted and os.tcgetpgrp(fd) == os.getpgrp() else None

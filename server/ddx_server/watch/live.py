@@ -1,4 +1,4 @@
-"""Looks at the ranks of one live job on this host, at all of them at once."""
+"""Samples all ranks of one live job on this host at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PARALLEL = 16
 
 
 class WatchedJob:
-    """A job and what was seen of it so far."""
+    """A watched job, with the latest state of its ranks."""
 
     def __init__(self, job: Job) -> None:
         self.run_dir = job.run_dir
@@ -35,17 +35,17 @@ class WatchedJob:
 
     @property
     def tells_waits(self) -> bool:
-        """Whether `ddx run` started it, so that its ranks say in which collective they are."""
+        """Whether `ddx run` started the job, so that its ranks report their collective."""
         return self.run_dir is not None
 
     @property
     def unheard(self) -> list[str]:
-        """There is no other host."""
+        """Always empty: there is no other host."""
         return []
 
     @property
     def step(self) -> int | None:
-        """The last step that was printed, where `ddx run` keeps what the job prints."""
+        """The last printed step, if `ddx run` keeps the job's output."""
         return self._printed.last_step if self._printed else None
 
     @property
@@ -54,7 +54,7 @@ class WatchedJob:
         return all(row.doing == "gone" for row in self.rows)
 
     def look(self) -> None:
-        """Look at every rank."""
+        """Take a sample of every rank."""
         if self._printed:
             self._printed.look()
         looks = list(self._pool.map(self._look_at, self.rows))
@@ -63,13 +63,13 @@ class WatchedJob:
             row.look(seen, now)
 
     def page(self, rank: int) -> list[str]:
-        """What `ddx show rank N` says. Raises DdxError."""
+        """The output of `ddx show rank N`. Raises DdxError."""
         from ddx_tools.investigation.lookup import look
 
         return [line for _, line in look(["rank", str(rank)], [str(self.rows[0].pid)]).lines]
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no process was started."""
 
     def _look_at(self, row: RankRow) -> RankLook:
         process = self._processes[row.rank]

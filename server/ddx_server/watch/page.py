@@ -1,4 +1,4 @@
-"""What keys open: the page of one rank, looked up beside the grid."""
+"""The page of one rank, opened by keys and loaded in the background."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _MOST_CHARACTERS = 300
 
 @dataclass
 class Pages:
-    """The page that is open, if one is, and the number that is being typed."""
+    """The open page, if any, and the rank number being typed."""
 
     page: Callable[[int], list[str]]
-    """The lines about a rank."""
+    """Returns the lines about a rank."""
     typed: str = ""
     rank: int | None = None
     is_over: bool = False
-    """Whether the person has seen enough."""
+    """Whether the person has quit."""
     _lines: Future[list[str]] | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "ddx-page"))
 
     def press(self, keys: str) -> None:
-        """Take what was pressed: digits and Enter open a rank, Esc closes it, q ends."""
+        """Handle pressed keys: digits and Enter open a rank, Esc closes it, q quits."""
         for key in keys:
             if key.isdecimal() and key.isascii():
                 self.typed = (self.typed + key)[:9]
@@ -41,23 +41,23 @@ class Pages:
                 self._lines = self._pool.submit(self._look, self.rank)
             elif key == _ESCAPE:
                 self.rank, self.typed = None, ""
-                return  # what follows is the rest of an arrow's sequence
+                return  # the rest is an arrow key's escape sequence
             elif key == _QUIT:
                 self.is_over = True
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """Stop loading pages."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def hint(self) -> str:
-        """What can be typed."""
-        asked = f"rank {self.typed}, Enter opens it" if self.typed else "a rank's number and Enter open it"
+        """The line that says which keys can be pressed."""
+        asked = f"rank {self.typed}, Enter opens it" if self.typed else "a rank number and Enter open that rank"
         return f"{asked}; {'Esc goes back; ' if self.rank is not None else ''}q ends"
 
     def panel(self, height: int) -> Panel:
-        """The open page, as much of it as fits."""
-        lines = self._lines.result() if self._lines and self._lines.done() else [f"looking at rank {self.rank} …"]
+        """The open page, cut to `height` lines."""
+        lines = self._lines.result() if self._lines and self._lines.done() else [f"loading rank {self.rank} …"]
         shown = Text("\n").join(safe(line, limit=_MOST_CHARACTERS) for line in lines[:height])
         return Panel(shown, title=f"rank {self.rank}", subtitle=self.hint)
 

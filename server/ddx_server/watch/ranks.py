@@ -1,4 +1,4 @@
-"""What one rank does, from what its agent and the kernel say of it in look after look."""
+"""The state of one rank, from its agent's and the kernel's reports, sample after sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddx_tools.sources.cluster.targets import folded
 _MOVES_S = 5.0
 _MOST_DOINGS = 20
 _STOPPED = ("stopped", "tracing-stop")
-"""As psutil names them."""
+"""Process states, as psutil names them."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,18 @@ class RankLook:
     pid: int
     alive: bool
     state: str = ""
-    """Of the process, as psutil names it."""
+    """The state of the process, as psutil names it."""
     cpu_share: float | None = None
-    """Of one processor, since the look before."""
+    """The share of one processor used since the previous sample."""
     status: Mapping[str, Any] | None = None
-    """What its agent answered to `status`; None if it has none, or did not answer."""
+    """The agent's answer to `status`; None if there is no agent or no answer."""
     rss_bytes: int | None = None
     gpu_bytes: int | None = None
 
 
 @dataclass
 class RankRow:
-    """One rank over the time that it is watched; times in seconds of the caller's clock."""
+    """One rank while it is watched; times are in seconds on the caller's clock."""
 
     rank: int
     pid: int
@@ -43,14 +43,14 @@ class RankRow:
     doing: str = ""
     """moves | waits … | outside, busy | outside, idle | stopped | gone | computes | idle"""
     age_s: float | None = None
-    """Since it last moved; None where nothing tells."""
+    """Seconds since it last moved; None if unknown."""
     rss_bytes: int | None = None
     gpu_bytes: int | None = None
     host: str = ""
-    """By which name it was asked; "" if only this host is watched."""
+    """The name of its host; "" if only this host is watched."""
 
     def look(self, seen: RankLook, now_s: float) -> None:
-        """Take a look into account."""
+        """Update the row with a sample."""
         self.rss_bytes, self.gpu_bytes = seen.rss_bytes, seen.gpu_bytes
         if seen.status is not None:
             if not self.progress.joined:
@@ -77,7 +77,7 @@ class RankRow:
 
 
 def _pending(status: Mapping[str, Any], key: tuple[str, str]) -> str:
-    """Group and sequence number of a collective; recorders number the groups of a process as they were made."""
+    """Group and sequence number of a collective; recorders number a process's groups in order of creation."""
     if key == JOINING:
         return "init_process_group"
     part, number = key
@@ -90,7 +90,7 @@ def _pending(status: Mapping[str, Any], key: tuple[str, str]) -> str:
 
 
 def summary(rows: Sequence[RankRow]) -> str:
-    """Who does what, in one line: `ranks 0-2 wait in default_pg, sequence 12 (31 s); rank 3 outside, idle`."""
+    """The state of all ranks in one line: `ranks 0-2 wait in default_pg, sequence 12 (31 s); rank 3 outside, idle`."""
     parts = []
     for doing, members in alike(rows):
         ages = [row.age_s for row in members if row.age_s is not None and doing != "moves"]
@@ -100,7 +100,7 @@ def summary(rows: Sequence[RankRow]) -> str:
 
 
 def alike(rows: Sequence[RankRow]) -> list[tuple[str, list[RankRow]]]:
-    """Those that do the same together, the fewest first; of many groups of one mesh axis the numbers are left out."""
+    """Group ranks by state, smallest groups first; numbers are dropped for many groups of one mesh axis."""
     by_doing: dict[str, list[RankRow]] = {}
     for row in rows:
         by_doing.setdefault(row.doing, []).append(row)
@@ -112,6 +112,6 @@ def alike(rows: Sequence[RankRow]) -> list[tuple[str, list[RankRow]]]:
 
 
 def on_hosts(rows: Sequence[RankRow], all_rows: Sequence[RankRow]) -> str:
-    """` on node[3-4]`; "" where it says nothing: of one host, of all of them."""
+    """` on node[3-4]`, the hosts of some rows; "" if it adds nothing, for one host or all of them."""
     hosts = {row.host for row in rows}
     return f" on {folded(hosts)}" if len({row.host for row in all_rows}) > len(hosts) else ""

@@ -1,1 +1,1 @@
-"""The differential: findings are matched against the playbooks, and causes are ranked."""
+"""The differential diagnosis: matches findings against the playbooks and ranks the causes."""

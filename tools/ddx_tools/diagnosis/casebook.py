@@ -1,7 +1,7 @@
-"""Confirmed cases and known bugs that resemble the present case: shown beside an answer, never evidence for it.
+"""Finds confirmed cases and known bugs that resemble the present case; shown with an answer, never evidence for it.
 
-A case is like the present one as far as its rare words stand in what was seen here. SQLite's full-text index splits
-and stems the words of both alike. What is known of both and differs is said with it.
+Similarity is the share of a case's rare words that occur in what was seen here. SQLite's full-text index splits and
+stems the words of both in the same way. Known differences are reported with the case.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ddx_tools.model.versions import Version
 
 FILE = "casebook.yaml"
 _RARE = 8
-"""A word that stands in more cases tells none of them from the others."""
+"""A word that occurs in more cases does not distinguish any of them."""
 _SHARE, _STRONG = 0.12, 0.25
-"""Of a case's rare words, by their weight. Of 29 incidents of three splits to which a case was strong that is not
-their own, 27 had its cause (November 2026)."""
+"""Weighted share of a case's rare words. Of 29 incidents in three splits for which a case other than their own was
+strong, 27 had that case's cause (November 2026)."""
 _BOUND = re.compile(r"(>=|<)([0-9.]+)")
 _VERSION = re.compile(r"\b(nccl|torch|driver)\b\D{0,3}(\d+\.\d+(?:\.\d+)?)")
 _FACETS: Mapping[str, Mapping[str, str]] = {
@@ -53,7 +53,7 @@ _FACETS: Mapping[str, Mapping[str, str]] = {
 
 
 class KnownCase(BaseModel, extra="forbid"):
-    """One entry of the casebook."""
+    """An entry of the casebook: what was seen, why, the fix, and the versions with the bug."""
 
     link: str
     cause: str
@@ -65,17 +65,17 @@ class KnownCase(BaseModel, extra="forbid"):
 
     @property
     def name(self) -> str:
-        """`NVIDIA/nccl#2079`, or what the last parts of the link say."""
+        """A short name derived from the link: `NVIDIA/nccl#2079`."""
         path = self.link.removeprefix("https://github.com/").removeprefix("https://")
         return re.sub(r"/(?:issues|pull|discussions)/", "#", path.replace("/releases/tag/", " "))
 
     @property
     def text(self) -> str:
-        """All its words."""
+        """All text of the case, for comparison."""
         return f"{self.seen}. {self.why}. {self.fix}"
 
     def has_bug(self, versions: Mapping[str, Version]) -> bool | None:
-        """Whether the version that runs has the bug; None where it is unknown, or the case is no such bug."""
+        """Whether the version in use has the bug; None if it is unknown, or the case is not a bug of a version."""
         library, *bounds = self.affects.split() or [""]
         here = versions.get(library)
         told = [(sign, Version.of(number)) for sign, number in _BOUND.findall(" ".join(bounds))]
@@ -84,22 +84,22 @@ class KnownCase(BaseModel, extra="forbid"):
 
 @dataclass(frozen=True)
 class Present:
-    """What is known of the present case."""
+    """What is known about the present case: its text, causes and versions."""
 
     text: str
     causes: Sequence[str] = ()
-    """Those that are open or named here."""
+    """Causes that are open or named here."""
     ruled_out: Collection[str] = ()
     versions: Mapping[str, Version] = field(default_factory=dict)
 
     @cached_property
     def facets(self) -> Mapping[str, set[str]]:
-        """The operations, connections and devices it mentions."""
+        """The operations, connections and devices that the case mentions."""
         return _facets(self.text)
 
 
 class Similar(BaseModel):
-    """A case that is like the present one."""
+    """A casebook entry that resembles the present case."""
 
     name: str
     link: str
@@ -112,7 +112,7 @@ class Similar(BaseModel):
     strong: bool = Field(description="Much of it occurs here, and its cause is not excluded.")
 
     def line(self) -> str:
-        """It in one sentence or two."""
+        """The similar case in one or two sentences."""
         was, fix = (self.why or self.seen).rstrip("."), self.fix.rstrip(".")
         but = f" Differs: {'; '.join(self.differs)}." if self.differs else ""
         like = "looks like" if self.strong else "shares words with"
@@ -121,29 +121,29 @@ class Similar(BaseModel):
 
 @cache
 def casebook() -> list[KnownCase]:
-    """All cases."""
+    """Load all cases of the casebook."""
     return [KnownCase.model_validate(each) for each in shipped(FILE)]
 
 
 def threads() -> frozenset[str]:
-    """The links of all cases that threads report, which release notes do not."""
+    """The links of all cases reported in threads, as opposed to release notes."""
     return frozenset(case.link for case in casebook() if not case.affects)
 
 
 def similar_to(text: str, most: int) -> list[Similar]:
-    """The cases that are most like what a text says, with the versions that it names; the most alike first."""
+    """Find the cases most similar to a text and the versions it names, most similar first."""
     return similar(Present(text, versions=versions_in(text)), most)
 
 
 def similar(present: Present, most: int, without: Collection[str] = ()) -> list[Similar]:
-    """The cases that are most like the present one, the most alike first; `without`: links that are not to be told.
+    """Find the cases most similar to the present one, most similar first; `without`: links to leave out.
 
-    A bug of which it is known that the version that runs has it not, is none of them.
+    Bugs that the version in use is known not to have are left out.
     """
     cases = [case for case in casebook() if case.link not in without]
     cases = [case for case in cases if not case.affects or case.has_bug(present.versions) is not False]
     shares = [(case, share) for case, share in _shares(cases, present.text) if share >= _SHARE]
-    # A bug of a version that nobody knows to run here is a guess.
+    # A bug of a version that may not be in use here is a guess.
     shares.sort(key=lambda told: -told[1] if not told[0].affects or told[0].has_bug(present.versions) else -told[1] / 2)
     return sorted((_similar(case, share, present) for case, share in shares), key=lambda one: not one.strong)[:most]
 
@@ -159,7 +159,7 @@ def _similar(case: KnownCase, share: float, present: Present) -> Similar:
 
 def _other_versions(case: KnownCase, present: Present) -> Iterator[str]:
     if case.affects and case.has_bug(present.versions) is None:
-        yield f"it is a bug of {case.affects}, and the version here is unknown"
+        yield f"it is a bug in {case.affects}, and the version here is unknown"
     there = versions_in(case.versions)
     for library, version in present.versions.items():
         if library in there and there[library] != version:
@@ -167,7 +167,7 @@ def _other_versions(case: KnownCase, present: Present) -> Iterator[str]:
 
 
 def _otherwise(case: KnownCase, present: Present) -> Iterator[str]:
-    """What is known of both and has nothing in common."""
+    """Differences: facts known about both cases that have nothing in common."""
     for facet, there in _facets(case.text).items():
         if there and (here := present.facets[facet]) and not there & here:
             yield f"{facet} {', '.join(sorted(there))} there, {', '.join(sorted(here))} here"
@@ -184,13 +184,13 @@ def _facets(text: str) -> Mapping[str, set[str]]:
 
 
 def versions_in(text: str) -> dict[str, Version]:
-    """The versions that a text names beside a library: `NCCL 2.27.5, driver 580.82`. The first one counts."""
+    """Find the versions that a text names next to a library (`NCCL 2.27.5, driver 580.82`). The first one counts."""
     plain = text.lower().replace("pytorch", "torch")
     return {library: Version.of(number) for library, number in reversed(_VERSION.findall(plain))}
 
 
 def _shares(cases: Sequence[KnownCase], text: str) -> Iterator[tuple[KnownCase, float]]:
-    """Of each case, which share of its rare words, by their weight, stands in a text."""
+    """For each case, the weighted share of its rare words that occur in a text."""
     known, (here,) = _words_of_cases(), _words([text])
     spread = Counter(word for case in cases for word in known[case.text])
     for case in cases:

@@ -1,4 +1,4 @@
-"""The one check that would settle most of what is open."""
+"""Chooses the next check: the one that would settle most of what is open."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def next_check(
     playbooks: Playbooks,
     findings: Sequence[Finding],
 ) -> NextCheck | None:
-    """The check that separates most of the leading causes; a symptom page's own checks come first when undecided.
+    """Choose the check that separates most of the leading causes; if undecided, a symptom page's checks come first.
 
-    `narrowed`: the node that an undecided answer is safe at; its checks distinguish what lies below it.
+    `narrowed`: the most specific node that an undecided answer can safely name; its checks separate the causes below.
     """
     if leading:
         checks = leading.next_check
@@ -48,35 +48,35 @@ def next_check(
 
 
 _OF_PROCESSES = frozenset({"jobs", "stacks", "native_stacks", "flight_recorder", "job_log", "nccl_log"})
-"""What looks at the job itself, or at what it goes on to write."""
+"""Probes that examine the running job, or what it continues to write."""
 
 
 def is_out_of_reach(check: NextCheck, *, live: bool) -> bool:
-    """Whether a check needs the live job, of which only material is here."""
+    """Whether a check needs the live job while only its material is available."""
     return not live and check.probe in _OF_PROCESSES
 
 
 def within_reach(check: NextCheck | None, *, live: bool) -> NextCheck | None:
-    """A check that can be done from here: of a job of which only the material is here, a question to who has it."""
+    """The check as it can be done from here: without the live job, a question to the person who has it."""
     if check is None or not is_out_of_reach(check, live=live):
         return check
-    by_hand = f"{check.question} If the job still runs, on its host: ddx {check.probe.replace('_', '-')}."
+    by_hand = f"{check.question} If the job is still running, on its host: ddx {check.probe.replace('_', '-')}."
     return NextCheck(probe="ask", question=by_hand, separates=check.separates)
 
 
 def _is_answered(check: NextCheckRule, findings: Sequence[Finding]) -> bool:
-    """Whether somebody reported the fact that a check asks for."""
+    """Whether the fact that a check asks for was reported."""
     told = {finding.attributes.get("fact") for finding in findings if finding.code == "user.reported"}
     return check.answered_by in told
 
 
 def _only_told(matches: Iterable[Match]) -> bool:
-    """Whether nothing but the user's word supports a symptom."""
+    """Whether only the user's reports support a symptom."""
     return all(finding.attributes.get("basis") == "user" for match in matches for finding in match.findings)
 
 
 def _applies(check: NextCheckRule, findings: Sequence[Finding]) -> dict[str, list[Finding]] | None:
-    """The bindings of a check whose `when` holds, else None."""
+    """The bindings of a check if its `when` holds, else None."""
     bindings: dict[str, list[Finding]] = {}
     for condition in check.when:
         found = [finding for finding in findings if meets(finding, condition)]

@@ -1,6 +1,6 @@
-"""The differential: findings judged by the playbooks.
+"""The differential diagnosis: judges findings by the playbooks.
 
-A clause that holds adds its strength as log-odds; what could not be seen supports others.
+A clause that holds adds its strength as log-odds; missing evidence supports causes that no page describes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from ddx_tools.model.diagnosis import (
     Narrowed,
     Party,
     RuledOut,
+    Severity,
     Verdict,
     rank_list,
 )
 
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
-_SAFE_FROM = 0.6  # a node with less is no answer
+_SAFE_FROM = 0.6  # a node with less is not an answer
 _LISTED_FROM = 0.02
 
 
 def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
-    """Judge findings. `missing` is what the probes could not look at; it lowers every probability."""
+    """Judge findings by the playbooks. `missing`: what the probes could not examine; it lowers every probability."""
     present = {s.id: m for s in playbooks.symptoms.values() if (m := matches(s.present, findings))}
     judged = [judge(cause, playbooks, findings) for cause in playbooks.causes.values()]
     all_is_well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
@@ -50,9 +51,10 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     culprits = _placed(leading, findings) if leading else Party()
     victims = _victims(present, playbooks, culprits)
     narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
+    in_trouble = bool(present) or any(map(_is_trouble, findings))
     return Diagnosis(
         verdict=verdict,
-        headline=_headline(verdict, leading, culprits, listed, well, narrowed, bool(present)),
+        headline=_headline(verdict, leading, culprits, listed, well, narrowed, in_trouble),
         narrowed_to=narrowed,
         causes=[] if verdict is Verdict.HEALTHY else _published_all(listed, playbooks),
         culprits=culprits,
@@ -81,10 +83,10 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
 def _narrowed(
     leading: Candidate | None, candidates: list[Candidate], playbooks: Playbooks, missing: int
 ) -> Narrowed | None:
-    """The deepest node that holds most of the weight: what is open is only which of its special cases it is."""
+    """The deepest node that holds most of the weight: only which of its special cases applies is open."""
     if leading:
         return Narrowed(id=leading.cause.id, title=leading.cause.title, mass=leading.probability)
-    # Each has what is seen of it and not carried by its special cases; a node's own share is of all that lies below it.
+    # Each cause counts what supports it but not its special cases; a node's own share covers everything below it.
     shares: dict[str, float] = {}
     for candidate in sorted(candidates, key=lambda c: -len(playbooks.above(c.cause.id))):
         if candidate.decides or candidate.supports:
@@ -106,23 +108,23 @@ def _verdict(
     playbooks: Playbooks,
     findings: Sequence[Finding],
 ) -> tuple[Verdict, list[Match]]:
-    """The verdict, and what shows that a healthy job is healthy.
+    """The verdict, and the matches that show that a healthy job is healthy.
 
-    `listed` are the open causes, likeliest first; `present` the symptoms that were seen, with what shows them. Healthy
-    needs machine evidence and no symptom; diagnosed needs a first cause that is established and whose rivals, but for
-    its own more general and more special forms, leave it at least `_DIAGNOSED_FROM` of the probability.
+    `listed`: the open causes, most likely first; `present`: the symptoms that were seen, with their evidence. Healthy
+    needs machine evidence and no symptom. Diagnosed needs an established first cause whose rivals, other than its own
+    more general and more special forms, leave it at least `_DIAGNOSED_FROM` of the probability.
     """
     if not present:
         well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
         return (Verdict.HEALTHY, well) if well and not _told_of_a_fault(findings) else (Verdict.UNDECIDED, [])
     if listed and listed[0].level is Level.ESTABLISHED:
-        # A cause and a special case of it that blame the same ranks are one answer; rivals are not.
+        # A cause and a special case of it that blame the same ranks count as one answer; rivals do not.
         blamed, first = listed[0].culprits(), listed[0].cause.id
         kin = playbooks.above(first) | playbooks.below(first)
         others = (c for c in listed[1:] if c.cause.id in kin and c.level is Level.ESTABLISHED)
         agreed = [listed[0], *(c for c in others if _same(c.culprits(), blamed))]
         strongly = max(c.decided for c in agreed) >= WEIGHTS[Strength.STRONG]
-        # That something ended, and how is not seen, is no reason of which one could act.
+        # That something ended, in an unknown way, is not a cause that one could act on.
         is_general = listed[0].cause.residual and bool(playbooks.below(first)) and not strongly
         if not is_general and sum(c.probability for c in agreed) >= _DIAGNOSED_FROM:
             return Verdict.DIAGNOSED, []
@@ -130,15 +132,15 @@ def _verdict(
 
 
 def _told_of_a_fault(findings: Sequence[Finding]) -> bool:
-    """Whether somebody reports a fact that says that something is wrong."""
+    """Whether a reported fact says that something is wrong."""
     told = [one.attributes for one in findings if one.code == "user.reported"]
     return any(known_facts()[one["fact"]].tells_of_a_fault(negated=one["negated"]) for one in told)
 
 
 def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
-    """Whom a cause blames, with the places that its weaker grounds give for the same ranks.
+    """The culprits of a cause, with places from its weaker grounds for the same ranks.
 
-    Without any, where their stacks show them.
+    If there are none, with the places from the ranks' stacks.
     """
     culprits = leading.culprits()
     blaming = [f for name in leading.cause.culprits for f in merged(leading.decides, name)]
@@ -155,7 +157,7 @@ def _in_stacks(finding: Finding) -> bool:
 
 
 def _same(one: Party, other: Party) -> bool:
-    """Whether both are the same ranks, or, where no rank is known, the same hosts."""
+    """Whether both are the same ranks or, if no rank is known, the same hosts."""
     if one.ranks or other.ranks:
         return one.ranks == other.ranks
     return bool(one.hosts) and one.hosts == other.hosts
@@ -178,7 +180,7 @@ def _victims(present: dict[str, list[Match]], playbooks: Playbooks, culprits: Pa
 
 
 def _published_all(listed: list[Candidate], playbooks: Playbooks) -> list[CandidateCause]:
-    """The causes as they are told: of rivals only the first is established; a special case of it is no rival."""
+    """The causes as published: of rivals, only the first is established; a special case of it is not a rival."""
     causes = [_published(candidate) for candidate in listed]
     kin = (
         {listed[0].cause.id, *playbooks.above(listed[0].cause.id), *playbooks.below(listed[0].cause.id)}
@@ -214,7 +216,7 @@ def _filled(candidate: Candidate, sentences: list[str]) -> list[str]:
 
 
 def _chain(leading: Candidate, present: dict[str, list[Match]], playbooks: Playbooks, victims: Party) -> list[str]:
-    """Who holds whom: what the leading cause rests on, then those who suffer; a finding may bring its own chain."""
+    """The chain of waits: what the leading cause rests on, then the victims; a finding may bring its own chain."""
     sentences = [_says(match) for match in leading.grounds]
     found = [f for ms in present.values() for m in ms for f in m.findings] + [
         f for m in leading.grounds for f in m.findings
@@ -246,6 +248,11 @@ def _claims(matches: Iterable[Match]) -> list[Claim]:
                 ),
             )
     return list(claims.values())
+
+
+def _is_trouble(finding: Finding) -> bool:
+    """Whether a finding says that something went wrong, or that somebody says so."""
+    return finding.severity in (Severity.WARNING, Severity.FAILURE) or finding.code == "user.reported"
 
 
 def _headline(

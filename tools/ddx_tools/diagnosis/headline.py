@@ -24,20 +24,21 @@ _COMPARED = re.compile(
 )
 
 
-def with_detail(said: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
+def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     """An answer whose headline also tells which device, peer or value, where it would name no place."""
-    if _NAMES_A_PLACE.search(said.headline) and said.culprits.ranks:
-        return said
-    if said.verdict is Verdict.DIAGNOSED and (added := detail(said.evidence, findings)):
-        first = said.headline if said.culprits.hosts else _capital(said.headline)
-        told = said.headline if added in said.headline else f"{first} ({added})"
-    elif len(said.suspects) == 1 and (added := detail(said.suspects[0].evidence, findings)):
-        told = _DIFFERS.sub(lambda differs: f"{differs[0]} ({added})", said.headline, count=1)
-    elif said.headline.startswith(_NOTHING) and (added := detail(said.evidence, findings)):
-        told = f"{_capital(added)}; {said.headline[0].lower()}{said.headline[1:]}"
+    if _NAMES_A_PLACE.search(answer.headline) and answer.culprits.ranks:
+        return answer
+    if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings)):
+        first = answer.headline if answer.culprits.hosts else _capital(answer.headline)
+        is_told = added in answer.headline or (answer.culprits.ranks and added.startswith("rank"))
+        headline = answer.headline if is_told else f"{first} ({added})"
+    elif len(answer.suspects) == 1 and (added := detail(answer.suspects[0].evidence, findings)):
+        headline = _DIFFERS.sub(lambda differs: f"{differs[0]} ({added})", answer.headline, count=1)
+    elif answer.headline.startswith(_NOTHING) and (added := detail(answer.evidence, findings)):
+        headline = f"{_capital(added)}; {answer.headline[0].lower()}{answer.headline[1:]}"
     else:
-        return said
-    return said.model_copy(update={"headline": told})
+        return answer
+    return answer.model_copy(update={"headline": headline})
 
 
 def with_headline(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> Diagnosis:

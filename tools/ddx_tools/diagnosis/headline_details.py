@@ -27,8 +27,8 @@ def detail(claims: Iterable[Claim], findings: Iterable[Finding]) -> str:
     for claim in claims:
         for finding in by_claim.get((claim.finding, claim.claim), []):
             for template in shipped("headline_details.yaml").get(claim.finding, ()):
-                if (told := _filled(template, finding)) and len(told) <= _LONGEST:
-                    return told
+                if (text := _filled(template, finding)) and len(text) <= _LONGEST:
+                    return text
     return ""
 
 
@@ -68,16 +68,16 @@ def _number(name: str, value: float) -> str:
 
 def _sides(sides: Mapping[Any, Any]) -> str:
     """`all_gather on rank 0 against all_reduce on ranks 1-3`; who is on a side only if it is ranks or few hosts."""
-    told = []
+    parts = []
     for value, who in sorted(sides.items(), key=lambda side: len(side[1]) if isinstance(side[1], list) else 0):
         if not _WORD.fullmatch(str(value)):
             return ""
         if isinstance(who, list) and who and all(isinstance(one, int) for one in who):
-            told.append(f"{value} on {rank_list(who)}")
+            parts.append(f"{value} on {rank_list(who)}")
         elif isinstance(who, list) and 0 < len(who) <= _MOST_ITEMS and all(_HOST.fullmatch(str(one)) for one in who):
-            told.append(f"{value} on {', '.join(who)}")
+            parts.append(f"{value} on {', '.join(who)}")
         elif isinstance(who, str) and _WORD.fullmatch(who):
-            told.append(f"{value} {who}")
+            parts.append(f"{value} {who}")
         else:
-            told.append(str(value))
-    return " against ".join(told) if 1 < len(told) <= _MOST_ITEMS else ""
+            parts.append(str(value))
+    return " against ".join(parts) if 1 < len(parts) <= _MOST_ITEMS else ""

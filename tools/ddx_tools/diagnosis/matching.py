@@ -1,8 +1,8 @@
-"""Matching findings against the clauses of a playbook.
+"""Matches findings against the clauses of playbooks.
 
 A clause holds if findings can be chosen for its conditions such that every `where` is met and, with `same`,
-the chosen findings share a rank, group or host. All choices that hold are merged: a binding stands for every
-finding that can play its part.
+the chosen findings share a rank, group or host. All valid choices are merged: a binding stands for every
+finding that can fill it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from ddx_tools.model.diagnosis import Finding, rank_list
 
 @dataclass
 class Match:
-    """A clause that holds, with the findings that satisfy each condition."""
+    """A clause that holds, with the findings that meet each of its conditions."""
 
     clause: Clause
     bindings: dict[str, list[Finding]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    """Every finding that the clause rests on, in the order of its conditions."""
+    """All findings that the clause rests on, in the order of its conditions."""
 
     @property
     def summary(self) -> str:
-        """The findings' own sentences."""
+        """The summaries of the findings, joined."""
         return "; ".join(dict.fromkeys(finding.summary for finding in self.findings))
 
     def fill(self, text: str) -> str:
-        """A sentence of a playbook with `{binding.ranks}` and `{binding.<attribute>}` filled in."""
+        """Fill `{binding.ranks}` and `{binding.<attribute>}` into a sentence of a playbook."""
         return fill(text, self.bindings)
 
 
 def match_clause(clause: Clause, findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> Match | None:
-    """The match of a clause, or None if it does not hold. `culprits` is what `same: culprit` refers to."""
+    """Match a clause; None if it does not hold. `culprits`: the ranks that `same: culprit` refers to."""
     wanted = [condition for condition in clause.all if not condition.absent]
     for condition in clause.all:
         if condition.absent and any(meets(finding, condition) for finding in findings):
@@ -55,7 +55,7 @@ def match_clause(clause: Clause, findings: Sequence[Finding], culprits: Set[int]
 
 
 def meets(finding: Finding, condition: Condition) -> bool:
-    """Whether a finding satisfies a condition taken alone."""
+    """Whether a finding meets a condition by itself."""
     if finding.code not in condition.codes:
         return False
     facts = {**finding.attributes, "severity": str(finding.severity), "count": len(finding.ranks)}
@@ -79,7 +79,7 @@ VERBS = {
         )
     },
 }
-"""Verbs that may follow ranks on a page, by their singular: the sentence is put into the number that the ranks have."""
+"""Plural of verbs that may follow ranks on a page, by singular: sentences are put into the number of the ranks."""
 _AGREES = re.compile(rf"(?:\b([Dd]o|[Dd]id)(?:es)? )?\{{(\w+)\.ranks\}}(?: ({'|'.join([*VERBS, *VERBS.values()])})\b)?")
 _SINGULAR = {plural: singular for singular, plural in VERBS.items()}
 _SLOT = re.compile(r"(?=\{\w+\.ranks\})")
@@ -88,12 +88,12 @@ _OF_MANY = {"it": "they", "its": "their", "itself": "themselves", "the rank": "t
 
 
 def title_of(title: str, ranks: Collection[int]) -> str:
-    """The title of a cause that blames these ranks, in their number."""
+    """Put the title of a cause into the plural if it blames several ranks."""
     return of_many(title) if len(ranks) > 1 and title.startswith("the rank") else title
 
 
 def of_many(text: str) -> str:
-    """A sentence about one rank, as it is about several: "the ranks wait for their data loader"."""
+    """Turn a sentence about one rank into one about several: "the ranks wait for their data loader"."""
 
     def plural(found: re.Match[str]) -> str:
         subject, verb = found.groups()
@@ -103,13 +103,13 @@ def of_many(text: str) -> str:
 
 
 def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
-    """`{binding.ranks}`, `.place`, `.summary` and `{binding.<attribute>}` replaced by what was seen."""
+    """Replace `{binding.ranks}`, `.place`, `.summary` and `{binding.<attribute>}` in a text by what was seen."""
 
     def agreeing(slot: re.Match[str]) -> str:
         question, name, verb = slot.groups()
         several = len({rank for finding in bindings.get(name, []) for rank in finding.ranks}) > 1
         said = f"{{{name}.ranks}}"
-        if verb:  # behind "do" or "does" it is the same for one rank and for several
+        if verb:  # after "do" or "does", the verb is the same for one rank and for several
             plural = VERBS.get(verb, verb)
             said += f" {plural if several or question else _SINGULAR.get(plural, plural)}"
         ends = "" if several or question in ("did", "Did") else "es"
@@ -120,7 +120,7 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
         if slot[2] == "ranks":
             return rank_list({rank for finding in found for rank in finding.ranks}, nobody="an unnamed rank")
         if slot[2] == "place":
-            # What a rank left out, and by which way, is among its places, and is asked for by names of their own.
+            # The call that a rank skipped, and the branch it took, are among its places but have their own attributes.
             others = {f.attributes.get(name) for f in found for name in ("peer_place", "way_at")}
             told = dict.fromkeys(place.short() for f in found for place in f.locations)
             places = [place for place in told if place not in others]
@@ -132,7 +132,7 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
         return ", ".join(dict.fromkeys(map(str, items))) or "unknown"
 
     def pronouns(piece: str) -> str:
-        """What follows a slot of ranks in its sentence is about these."""
+        """Put the pronouns after a slot of ranks into the number of these ranks."""
         slot = re.match(r"\{(\w+)\.ranks\}", piece)
         many = slot and len({rank for finding in bindings.get(slot[1], []) for rank in finding.ranks}) > 1
         end = re.search(r"[.?!] |$", piece)
@@ -167,10 +167,10 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _joined(clause: Clause, candidates: list[list[Finding]], culprits: Set[int]) -> list[list[Finding]]:
-    """The candidates that can take part in a choice that shares what the clause asks for.
+    """The candidates that can be part of a choice sharing what the clause requires (rank, group or host).
 
-    A choice shares something if there is one rank (group, host) that all of its findings are about; so it is enough
-    to keep the findings about those that every condition has a finding for.
+    A choice shares something if all of its findings are about one rank (group, host). So it is enough to keep the
+    findings about those for which every condition has a finding.
     """
     if clause.same is None:
         return candidates
@@ -193,7 +193,7 @@ def _add(findings: list[Finding], finding: Finding) -> None:
 
 
 def merged(matches: Iterable[Match], binding: str) -> list[Finding]:
-    """The findings that a binding stands for over several matches."""
+    """The findings of a binding, merged over several matches."""
     found: list[Finding] = []
     for match in matches:
         for finding in match.bindings.get(binding, []):

@@ -1,9 +1,9 @@
-"""Playbooks: the decision tree, as pages that a person follows and `diagnose` executes.
+"""Playbooks: the decision tree as pages that people follow and `diagnose` executes.
 
-A page is Markdown behind YAML front matter. `symptom` pages say when something is wrong and what to look at
-first; `cause` pages say which findings decide for, support or exclude a cause. What the front matter may
-hold is exactly the models of this module: a misspelt key, an unknown finding code, an unbound name or a
-`separates` that names no cause is an error with the page's name.
+A page is Markdown with YAML front matter. `symptom` pages say when something is wrong and what to check
+first; `cause` pages say which findings decide for, support or exclude a cause. The models in this module define
+exactly what the front matter may contain: a misspelt key, an unknown finding code, an unbound name or a
+`separates` without such a cause is an error that names the page.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ class PlaybookError(DdxError):
 
 
 OPERATORS = frozenset({"in", "not", "min", "max"})
-"""What a `where` may ask beside equality."""
+"""Tests in `where` other than equality."""
 
 
 _NOTHING = ("unknown", "none")
-"""What a page calls a value that is not known, and an empty list."""
+"""A page's words for an unknown value and an empty list."""
 SLOT = re.compile(r"\{(\w+)\.(\w+)\}")
-"""`{binding.attribute}` in a sentence of a page."""
+"""Matches `{binding.attribute}` in a sentence of a page."""
 _FILLED = ("ranks", "place", "summary")
-"""What can be filled in of every finding."""
+"""Slots that every finding can fill."""
 NODE = "node"
-"""The category of a cause that only says what happened: it is never a diagnosis, its special cases are."""
+"""The category of causes that only say what happened: never a diagnosis themselves, unlike their special cases."""
 
 
 class Page(BaseModel, extra="forbid"):
-    """Base of everything in front matter: unknown keys are errors."""
+    """Base of all front-matter models: unknown keys are errors."""
 
 
 class Strength(StrEnum):
-    """How much a matched clause weighs: ordinal, so that nobody has to invent percentages."""
+    """The weight of a matched clause: ordinal, so that no one has to invent percentages."""
 
     CONCLUSIVE = "conclusive"
     STRONG = "strong"
@@ -59,12 +59,12 @@ class Strength(StrEnum):
 
 
 class Condition(Page):
-    """A finding that must be there (or, with `absent`, must not); of several codes any, and `startup.*` is all of them.
+    """A finding that must be present (or, with `absent`, must not be); any of several codes, or all as in `startup.*`.
 
-    `where` compares the finding's attributes (and `severity`, `count`: the number of its ranks) with a value or, as a
-    list, with several of which it is one; a list attribute holds one of them. `unknown` is what the finding does not
-    say, `none` an empty list. `{not: …}`: it is (holds) none of these; `{min: x}`, `{max: x}`: a number.
-    `fact` stands for what somebody reported: that it is so or, with `is: no`, that it is not.
+    `where` compares the finding's attributes (and `severity`, and `count`, the number of its ranks) with a value or a
+    list of alternatives; a list attribute must contain one of them. `unknown` is a missing attribute, `none` an empty
+    list. `{not: …}`: it is (contains) none of these; `{min: x}`, `{max: x}`: bounds of a number.
+    `fact` stands for a reported fact: that it holds or, with `is: no`, that it does not.
     """
 
     finding: str | list[str]
@@ -86,17 +86,17 @@ class Condition(Page):
 
     @cached_property
     def codes(self) -> frozenset[str]:
-        """The codes of the findings that can meet it."""
+        """All finding codes that can meet the condition."""
         return frozenset(code for name in self.names for code in codes_of(name))
 
     @property
     def names(self) -> list[str]:
-        """What `finding` names, one by one."""
+        """The names in `finding`, as a list."""
         return self.finding if isinstance(self.finding, list) else [self.finding]
 
 
 class Clause(Page):
-    """Conditions that hold together, joined on what they are about."""
+    """Conditions that must hold together, joined on the rank, group or host they are about."""
 
     all: list[Condition] = Field(min_length=1)
     same: Literal["rank", "group", "host", "culprit"] | None = Field(
@@ -107,14 +107,14 @@ class Clause(Page):
 
 
 class NextCheckRule(Page):
-    """A probe to run, or a question to ask, that would separate causes."""
+    """A page's next check: a probe to run or a question to ask that would separate causes."""
 
     probe: str
     args: dict[str, Any] = Field(default_factory=dict)
     question: str
     separates: list[str] = Field(default_factory=list)
     when: list[Condition] = Field(default_factory=list)
-    answered_by: str = Field("", description="A fact of the closed list: it is not asked for where that was reported.")
+    answered_by: str = Field("", description="A fact of the closed list: if it was reported, the check is skipped.")
 
 
 class Symptom(Page):
@@ -123,12 +123,12 @@ class Symptom(Page):
     kind: Literal["symptom"]
     id: str
     title: str
-    present: list[Clause] = Field(description="Any of them: the symptom is there.")
-    absent: list[Clause] = Field(default_factory=list, description="Any of them: it was looked for, all is well.")
-    victims: list[str] = Field(default_factory=list, description="Bindings of `present` whose ranks suffer.")
+    present: list[Clause] = Field(description="The symptom is present if any of these holds.")
+    absent: list[Clause] = Field(default_factory=list, description="If any of these holds, it is known to be absent.")
+    victims: list[str] = Field(default_factory=list, description="Bindings of `present` whose ranks are victims.")
     goes_on: bool = Field(
         True,
-        description="The job goes on. A cause of such symptoms alone accounts for no job that stands or has ended.",
+        description="The job goes on. Causes with only such symptoms do not explain a job that hangs or has ended.",
     )
     next_check: list[NextCheckRule] = Field(default_factory=list)
     text: str = ""
@@ -142,17 +142,17 @@ class Cause(Page):
     title: str
     category: str
     symptoms: list[str] = Field(min_length=1)
-    refines: list[str] = Field(default_factory=list, description="The causes that this one is a special case of.")
+    refines: list[str] = Field(default_factory=list, description="The causes of which this one is a special case.")
     residual: bool = Field(
-        False, description="It is left where nothing more specific is seen, and yields to what explains the same."
+        False, description="It remains if nothing more specific is seen, and yields to causes that explain the same."
     )
     explains: list[Condition] = Field(
-        default_factory=list, description="What follows from it: these findings then support no other cause."
+        default_factory=list, description="Consequences: these findings then support no other cause."
     )
     decides: list[Clause] = Field(default_factory=list)
     supports: list[Clause] = Field(default_factory=list)
     excludes: list[Clause] = Field(
-        default_factory=list, description="What makes it impossible, and with it all its special cases."
+        default_factory=list, description="Clauses that make it impossible, with all its special cases."
     )
     culprits: list[str] = Field(default_factory=list, description="Bindings whose ranks and places are to blame.")
     next_check: list[NextCheckRule] = Field(default_factory=list)
@@ -169,7 +169,7 @@ _FRONT_MATTER = re.compile(r"\A---\n(.*?)\n---\n(.*)\Z", re.S)
 
 
 class Playbooks:
-    """All pages of a directory, checked against each other."""
+    """All playbook pages of a directory, checked against each other."""
 
     def __init__(self, pages: list[Symptom | Cause]) -> None:
         self.symptoms = {page.id: page for page in pages if isinstance(page, Symptom)}
@@ -187,23 +187,23 @@ class Playbooks:
         while todo:
             node = todo.pop()
             if node == cause:
-                raise PlaybookError(f"{cause} refines itself, by way of others")
+                raise PlaybookError(f"{cause} refines itself through other causes")
             if node not in found:
                 found.add(node)
                 todo += self.causes[node].refines
         return frozenset(found)
 
     def above(self, cause: str) -> frozenset[str]:
-        """All causes that one is a special case of, directly or by way of others."""
+        """All causes of which the given one is a special case, directly or indirectly."""
         return self._above.get(cause, frozenset())
 
     def below(self, cause: str) -> frozenset[str]:
-        """All causes that are special cases of one."""
+        """All causes that are special cases of the given one."""
         return frozenset(other for other, nodes in self._above.items() if cause in nodes)
 
     def page(self, page_id: str) -> Symptom | Cause:
-        """One page by its id."""
-        page = self.symptoms.get(page_id) or self.causes.get(page_id)  # "slow" is both: the symptom says more
+        """The page with an id. Raises `UsageError` if there is none."""
+        page = self.symptoms.get(page_id) or self.causes.get(page_id)  # "slow" is both; the symptom page says more
         if page is None:
             known = ", ".join(sorted([*self.symptoms, *self.causes]))
             raise UsageError(f"there is no playbook {page_id!r}", f"Known: {known}")
@@ -211,12 +211,12 @@ class Playbooks:
 
 
 def parse_page(text: str, name: str) -> Symptom | Cause:
-    """One page; `name` is for error messages."""
+    """Parse and check one page; `name` is for error messages."""
     return _checked(_content(text, name), name)
 
 
 def _content(text: str, name: str) -> dict[str, Any]:
-    """What a page holds, unchecked: its front matter, and what stands below it as `text`."""
+    """The unchecked contents of a page: its front matter, with the body as `text`."""
     parts = _FRONT_MATTER.match(text)
     if not parts:
         raise PlaybookError(f"{name}: no front matter between two lines of ---")
@@ -243,7 +243,7 @@ def _checked(content: dict[str, Any], name: str) -> Symptom | Cause:
 
 @cache
 def load_playbooks(directory: Path | None = None) -> Playbooks:
-    """The pages of a directory (default: those that ship with ddx)."""
+    """Load the pages of a directory (default: those that ship with ddx). Raises `PlaybookError`."""
     root = directory or playbooks_dir()
     texts = {file.relative_to(root): file.read_text(encoding="utf-8") for file in sorted(root.glob("*/*.md"))}
 
@@ -269,29 +269,29 @@ def _check_clause(clause: Clause, name: str) -> None:
     _check_conditions(clause.all, name)
     _check_slots(clause, name)
     if all(condition.absent for condition in clause.all):
-        raise PlaybookError(f"{name}: a clause of absences alone holds when nobody looked; add what was seen")
+        raise PlaybookError(f"{name}: a clause with only absences holds even if nothing was checked; add what was seen")
 
 
 def _check_conditions(conditions: list[Condition], name: str) -> None:
     for condition in conditions:
         if nowhere := [code for code in condition.names if not codes_of(code)]:
             raise PlaybookError(
-                f"{name}: {nowhere[0]!r} is no registered finding code; {nearest(nowhere[0], finding_codes())}"
+                f"{name}: {nowhere[0]!r} is not a registered finding code; {nearest(nowhere[0], finding_codes())}"
             )
         for attribute, test in condition.where.items():
             unknown = set(test) - OPERATORS if isinstance(test, dict) else set()
             if unknown:
-                raise PlaybookError(f"{name}: {attribute} asks {sorted(unknown)[0]!r}; known are {sorted(OPERATORS)}")
+                raise PlaybookError(f"{name}: {attribute} tests {sorted(unknown)[0]!r}; known are {sorted(OPERATORS)}")
             if condition.finding == "user.reported" and attribute == "fact":
                 _check_facts(test if isinstance(test, list) else [test], name)
             _check_attribute(attribute, test, condition, name)
             for wanted in test.values() if isinstance(test, dict) else [test]:
                 if isinstance(wanted, list) and any(isinstance(one, list) for one in wanted):
-                    raise PlaybookError(f"{name}: {attribute} asks for a list in a list, which nothing equals")
+                    raise PlaybookError(f"{name}: {attribute} has a list inside a list, which no value equals")
 
 
 def _check_attribute(attribute: str, test: Any, condition: Condition, name: str) -> None:
-    """Refuse what no finding of the condition's codes can have: an attribute, a value, a number where there is text."""
+    """Reject a test that no finding of the condition's codes can meet: wrong attribute, value, or a number for text."""
     if attribute in OF_EVERY_FINDING:
         return
     kinds = [kind for code in condition.codes if (kind := attributes_of(code).get(attribute))]
@@ -302,7 +302,7 @@ def _check_attribute(attribute: str, test: Any, condition: Condition, name: str)
     asked = test if isinstance(test, dict) else {"in": test}
     for operator, wanted in asked.items():
         if operator in ("min", "max") and not any(kind.is_number for kind in kinds):
-            raise PlaybookError(f"{name}: {attribute} is {kinds[0].words}: {operator!r} can be asked of numbers alone")
+            raise PlaybookError(f"{name}: {attribute} is {kinds[0].words}: {operator!r} applies only to numbers")
         values = frozenset().union(*(kind.values for kind in kinds))
         for value in wanted if isinstance(wanted, list) else [wanted]:
             if isinstance(value, str) and all(kind.values for kind in kinds) and value not in {*values, *_NOTHING}:
@@ -310,12 +310,12 @@ def _check_attribute(attribute: str, test: Any, condition: Condition, name: str)
 
 
 def _check_slots(clause: Clause, name: str) -> None:
-    """Refuse a sentence that fills in what no finding of that name has."""
+    """Reject a sentence with a slot that the findings of that binding cannot fill."""
     codes = {condition.as_: condition.codes for condition in clause.all if condition.as_}
     for binding, attribute in SLOT.findall(clause.says):
         if binding not in codes:
             raise PlaybookError(
-                f"{name}: {{{binding}.{attribute}}} in `says`: no condition is called {binding!r} (`as`)"
+                f"{name}: {{{binding}.{attribute}}} in `says`: no condition is named {binding!r} (`as`)"
             )
         if attribute in _FILLED or any(attribute in attributes_of(code) for code in codes[binding]):
             continue
@@ -325,7 +325,7 @@ def _check_slots(clause: Clause, name: str) -> None:
 
 def _check_facts(facts: list[str], name: str) -> None:
     if unknown := [fact for fact in facts if fact not in known_facts()]:
-        raise PlaybookError(f"{name}: {unknown[0]!r} is no fact of the closed list (ddx facts)")
+        raise PlaybookError(f"{name}: {unknown[0]!r} is not a fact on the closed list (ddx facts)")
 
 
 def _check_references(page: Symptom | Cause, playbooks: Playbooks) -> None:
@@ -333,15 +333,15 @@ def _check_references(page: Symptom | Cause, playbooks: Playbooks) -> None:
     used = page.victims if isinstance(page, Symptom) else page.culprits
     for binding in used:
         if binding not in bound:
-            raise PlaybookError(f"{page.id}: {binding!r} is bound by no condition (`as`)")
+            raise PlaybookError(f"{page.id}: no condition binds {binding!r} (`as`)")
     for check in page.next_check:
         for cause in check.separates:
             if cause not in playbooks.causes:
-                raise PlaybookError(f"{page.id}: next_check separates {cause!r}, which is no cause page")
+                raise PlaybookError(f"{page.id}: next_check separates {cause!r}, which is not a cause page")
     if isinstance(page, Cause):
         for node in page.refines:
             if node not in playbooks.causes:
-                raise PlaybookError(f"{page.id}: it refines {node!r}, which is no cause page")
+                raise PlaybookError(f"{page.id}: it refines {node!r}, which is not a cause page")
         for symptom in page.symptoms:
             if symptom not in playbooks.symptoms:
-                raise PlaybookError(f"{page.id}: {symptom!r} is no symptom page")
+                raise PlaybookError(f"{page.id}: {symptom!r} is not a symptom page")

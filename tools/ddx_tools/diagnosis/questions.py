@@ -1,4 +1,4 @@
-"""Which reported facts would separate the open causes most: what an undecided answer asks for."""
+"""Chooses the question for an undecided answer: the reported fact that would best separate the open causes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ddx_tools.knowledge.facts import known_facts
 from ddx_tools.model.diagnosis import Diagnosis, Finding, Missing
 
 _LEAST = 0.02
-"""Of the probability that an answer has to move from some causes to others."""
+"""The least share of probability that an answer must move between causes."""
 
 
 def separating_fact(
     findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing], asked: Iterable[str] = ()
 ) -> str | None:
-    """The fact whose "yes" and "no" part the open causes most; None if no further one does.
+    """The fact whose "yes" and "no" would separate the open causes best; None if no further fact does.
 
-    Tried are the facts that stand on the pages of these causes; where none is open, what can be wrong with a job.
-    `asked` are left out.
+    Tries the facts on the pages of these causes or, if no cause is open, those about what can be wrong with a job.
+    Facts in `asked` are left out.
     """
     said = diagnose(findings, playbooks, missing)
     left_out = {*asked, *(finding.attributes["fact"] for finding in findings if finding.code == "user.reported")}
@@ -32,7 +32,7 @@ def separating_fact(
         for name in known_facts()
         if name in names - left_out
     }
-    # Of several that tell alike, the first in the order of the list.
+    # Of several that separate equally well, the first on the list.
     best = max(worth, key=lambda name: round(worth[name], 2), default=None)
     return best if best is not None and (worth[best] >= _LEAST or not said.causes) else None
 
@@ -56,11 +56,11 @@ def _facts(clause: Clause) -> Iterator[str]:
 def _judged(
     fact: str, findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing]
 ) -> dict[str, float]:
-    """The probability of each cause with one more fact."""
+    """The probability of each cause, given one more fact."""
     said = diagnose([*findings, fact_finding(fact)], playbooks, missing)
     return {cause.id: cause.probability for cause in said.causes}
 
 
 def _distance(one: dict[str, float], other: dict[str, float]) -> float:
-    """How much of the probability lies elsewhere: 0 (alike) to 1."""
+    """How much of the probability differs between two distributions: 0 (equal) to 1."""
     return sum(abs(one.get(cause, 0.0) - other.get(cause, 0.0)) for cause in one.keys() | other.keys()) / 2

@@ -1,13 +1,13 @@
-"""Causes as candidates: what supports each, what weakens it, and how probable that makes it.
+"""Ranks causes as candidates: what supports each, what weakens it, and how probable that makes it.
 
-What weakens a clause or a cause, in the order in which it counts:
+What weakens a clause or a cause, in the order in which it is applied:
 
 1. `judge`: an excluding clause of the cause or of a node above it makes the cause impossible.
-2. `weight`: a clause that rests on submitted findings alone counts as moderate at most, one that rests on reported
-   facts alone as weak, and neither decides.
+2. `weight`: a clause that rests only on submitted findings counts as moderate at most, one that rests only on
+   reported facts as weak, and neither decides.
 3. `Candidate.score`: supporting clauses together add at most `_SUPPORT_LIMIT`.
-4. `DISCOUNTS`: what causes leave to each other, one after the other.
-5. `something_else`: what nobody looked at supports a cause that no page describes.
+4. `DISCOUNTS`: how causes discount each other's evidence, one rule after another.
+5. `something_else`: missing evidence supports a cause that no page describes.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from ddx_tools.diagnosis.playbook import NODE, Cause, Clause, Playbooks, Strengt
 from ddx_tools.model.basis import HANDED_IN
 from ddx_tools.model.diagnosis import Finding, Level, Location, Party, Severity
 
-# Log-odds by strength. One strong clause alone against the plain alternative gives 0.92, moderate 0.73, weak 0.38.
+# Log-odds per strength. A single strong clause against the plain alternative gives 0.92, moderate 0.73, weak 0.38.
 WEIGHTS = {Strength.CONCLUSIVE: 6.0, Strength.STRONG: 4.0, Strength.MODERATE: 2.5, Strength.WEAK: 1.0}
-"""What a clause adds to the log-odds of its cause, or takes from them."""
+"""What a clause adds to the log-odds of its cause, or subtracts from them."""
 _ALTERNATIVE = 1.5  # the weight of "something else"
 _MISSING_EACH, _MISSING_LIMIT = 0.5, 2.0
-_SUPPORT_LIMIT = 3.0  # supporting evidence repeats itself; it never outweighs a deciding clause
+_SUPPORT_LIMIT = 3.0  # supporting evidence is repetitive; it never outweighs a deciding clause
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What causes are ranked by besides their own clauses."""
+    """Facts about the case that affect the ranking of causes, apart from their own clauses."""
 
     playbooks: Playbooks
     findings: Sequence[Finding]
     stopped: Set[str]
-    """Symptoms that are present of a job that stands or has ended."""
+    """Present symptoms of a job that hangs or has ended."""
     suffering: Set[int]
-    """Ranks that wait, by these symptoms."""
+    """Ranks that wait, according to these symptoms."""
     missing: int
-    """How many things the probes could not look at."""
+    """How many things the probes could not examine."""
 
 
 @dataclass
 class Candidate:
-    """A cause, and its clauses that hold."""
+    """A cause with those of its clauses that hold, and its score."""
 
     cause: Cause
     decides: list[Match] = field(default_factory=list)
     supports: list[Match] = field(default_factory=list)
     excluded: list[Match] = field(default_factory=list)
-    """What makes it impossible; nothing supports it then."""
+    """Clauses that make it impossible; then nothing supports it."""
     probability: float = 0.0
     most: float = math.inf
-    """What its score may be at most."""
+    """Upper limit of its score."""
 
     @property
     def is_node(self) -> bool:
-        """Whether it only says what happened, while its special cases say why."""
+        """Whether it only says what happened, unlike its special cases, which say why."""
         return self.cause.category == NODE
 
     @property
     def decided(self) -> float:
-        """The weight of its strongest deciding clause."""
+        """The weight of the cause's strongest deciding clause."""
         return max((weight(m) for m in self.decides), default=0.0)
 
     def forget(self, explained: Set[int], one_of: Set[int] | None = None) -> None:
-        """Drop the clauses that rest on nothing else than findings (their ids) that another cause accounts for.
+        """Drop the clauses that rest only on findings (given by id) that another cause accounts for.
 
-        With `one_of` only those among them that rest on one of these.
+        With `one_of`, drop only those that also rest on one of these.
         """
 
         def rests_on_more(match: Match) -> bool:
@@ -81,7 +81,7 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """Its log-odds; a node's are those of its strongest clause."""
+        """The log-odds of the cause; for a node, those of its strongest clause."""
         if self.is_node:
             return max((weight(m) for m in self.supports), default=0.0)
         supported = min(_SUPPORT_LIMIT, sum(weight(m) for m in self.supports))
@@ -89,41 +89,41 @@ class Candidate:
 
     @property
     def shown(self) -> list[Match]:
-        """What was seen of it that is a fault by itself: then something is wrong, whatever else is known."""
+        """Matches that show a fault by themselves: then something is wrong, whatever else is known."""
         telling = [m for m in self.decides + self.supports if weight(m) >= WEIGHTS[Strength.MODERATE]]
         return [m for m in telling if any(f.severity in (Severity.WARNING, Severity.FAILURE) for f in m.findings)]
 
     @property
     def level(self) -> Level:
-        """Established if a deciding clause rests on what was seen."""
+        """How well the cause is supported: established if a deciding clause rests on what ddx itself saw."""
         if any(map(is_seen, self.decides)):
             return Level.ESTABLISHED
         return Level.SUPPORTED if self.supports or self.decides else Level.HYPOTHESIS
 
     @property
     def grounds(self) -> list[Match]:
-        """The clauses that say most: the strongest deciding ones, else the supporting ones."""
+        """The most informative clauses: the strongest deciding ones, else the supporting ones."""
         if not self.decides:
             return self.supports
         strongest = max(weight(match) for match in self.decides)
         return [match for match in self.decides if weight(match) == strongest]
 
     def culprits(self) -> Party:
-        """Whom the strongest clauses blame."""
+        """The ranks, hosts and places that the strongest clauses blame."""
         return party(f for name in self.cause.culprits for f in merged(self.grounds, name))
 
 
 _TOLD = ("user", HANDED_IN)
-"""The basis of what somebody told or submitted: it never decides alone."""
+"""The bases of reported and submitted findings, which never decide alone."""
 
 
 def is_seen(match: Match) -> bool:
-    """Whether a clause rests on anything that we saw ourselves."""
+    """Whether a clause rests on at least one finding that ddx made itself."""
     return any(finding.attributes.get("basis") not in _TOLD for finding in match.findings)
 
 
 def weight(match: Match) -> float:
-    """The weight of a clause; smaller if it rests on submitted findings only, and least on reported facts only."""
+    """The weight of a clause; smaller if it rests only on submitted findings, smallest if only on reported facts."""
     weight = WEIGHTS[match.clause.strength]
     if is_seen(match):
         return weight
@@ -132,12 +132,12 @@ def weight(match: Match) -> float:
 
 
 def matches(clauses: Iterable[Clause], findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> list[Match]:
-    """The clauses that hold."""
+    """Match clauses against findings; returns those that hold."""
     return [match for clause in clauses if (match := match_clause(clause, findings, culprits))]
 
 
 def judge(cause: Cause, playbooks: Playbooks, findings: Sequence[Finding]) -> Candidate:
-    """A cause as a candidate: which of its clauses hold, unless it or a cause above it is excluded."""
+    """Judge a cause as a candidate: which of its clauses hold, unless it or a cause above it is excluded."""
     candidate = Candidate(cause, matches(cause.decides, findings), matches(cause.supports, findings))
     culprits = frozenset(candidate.culprits().ranks)
     line = [cause, *(playbooks.causes[node] for node in sorted(playbooks.above(cause.id)))]
@@ -147,7 +147,7 @@ def judge(cause: Cause, playbooks: Playbooks, findings: Sequence[Finding]) -> Ca
 
 
 def party(findings: Iterable[Finding]) -> Party:
-    """All ranks, hosts, devices and places of some findings."""
+    """Collect all ranks, hosts, devices and places in findings."""
     found = list(findings)
     places: dict[tuple[str, int | None, str | None], Location] = {}
     for finding in found:
@@ -162,8 +162,8 @@ def party(findings: Iterable[Finding]) -> Party:
 
 
 def _account_for_a_stop(candidates: list[Candidate], given: Circumstances) -> None:
-    """Of a job that stands or has ended, what only slows jobs decides nothing, unless it is about ranks that the others
-    wait for: a setting that is bad for all of them was there while the job ran.
+    """If a job hangs or has ended, causes that only slow jobs decide nothing, unless they are about awaited ranks: a
+    setting that is bad for all ranks was already there while the job ran.
     """
     for candidate in candidates if given.stopped else ():
         blamed = set(candidate.culprits().ranks)
@@ -172,15 +172,15 @@ def _account_for_a_stop(candidates: list[Candidate], given: Circumstances) -> No
 
 
 def _explain_away(candidates: list[Candidate], given: Circumstances) -> None:
-    """What a well supported cause accounts for no longer supports those above it, nor for weaker rivals.
+    """What a well-supported cause accounts for no longer supports the causes above it or weaker rivals.
 
-    So no page has to name what decides another one.
+    So no page has to list what decides another page.
     """
     playbooks = given.playbooks
     established = [c for c in candidates if c.decides and not c.is_node and c.level is Level.ESTABLISHED]
     established.sort(key=lambda c: (-c.decided, -len(playbooks.above(c.cause.id)), -c.score, c.cause.id))
     for strong in established:
-        if not strong.decides:  # it was explained itself
+        if not strong.decides:  # it was itself explained away
             continue
         above, below = playbooks.above(strong.cause.id), playbooks.below(strong.cause.id)
         own = {id(finding) for match in strong.grounds for finding in match.findings}
@@ -193,12 +193,12 @@ def _explain_away(candidates: list[Candidate], given: Circumstances) -> None:
             less = other.decided < strong.decided and other.score < strong.score
             weaker = surely and (other.cause.residual or less)
             general = other.cause.id in above and other.decided <= strong.decided
-            # What follows from the cause says nothing more beside what the cause itself rests on.
+            # Consequences of the cause add nothing to what the cause itself rests on.
             other.forget(own | follows, None if weaker or general else follows)
 
 
 def _give_way(candidates: list[Candidate], _: Circumstances) -> None:
-    """What is left over never counts more than a cause that would account for the same and has something for it."""
+    """A residual cause never outweighs a supported cause that would account for the same findings."""
     for general in candidates:
         if not general.cause.residual or not general.decides:
             continue
@@ -213,15 +213,15 @@ def _give_way(candidates: list[Candidate], _: Circumstances) -> None:
 
 
 DISCOUNTS: tuple[Callable[[list[Candidate], Circumstances], None], ...] = (
-    _account_for_a_stop,  # of a job that stands, what only slows jobs decides nothing
-    _explain_away,  # what a stronger cause accounts for supports no other
-    _give_way,  # what is left over counts no more than a cause that accounts for the same
+    _account_for_a_stop,  # if a job hangs, causes that only slow jobs decide nothing
+    _explain_away,  # what a stronger cause accounts for supports no other cause
+    _give_way,  # a residual cause does not outweigh a cause that accounts for the same
 )
-"""What causes leave to each other, in this order."""
+"""The rules by which causes discount each other's evidence, in order."""
 
 
 def rank(candidates: list[Candidate], given: Circumstances) -> None:
-    """Discount evidence that other causes explain, share probability between causes, and sort them by it."""
+    """Discount evidence that other causes explain, distribute probability over the causes, and sort by it."""
     for discount in DISCOUNTS:
         discount(candidates, given)
     _share_probability(candidates, given.missing)
@@ -229,7 +229,7 @@ def rank(candidates: list[Candidate], given: Circumstances) -> None:
 
 
 def something_else(missing: int) -> float:
-    """Return the weight of a cause that no page describes; each thing that was not looked at adds to it."""
+    """The weight of a cause that no page describes; each thing that was not examined adds to it."""
     return math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
 
 
@@ -242,7 +242,7 @@ def _share_probability(candidates: list[Candidate], missing: int) -> None:
 
 
 def _meet(finding: Finding, culprits: Party) -> bool:
-    """Whether a finding is about the culprits, as far as both name ranks or hosts."""
+    """Whether a finding is about the culprits, if both name ranks or hosts."""
     ranks = not finding.ranks or not culprits.ranks or set(finding.ranks) & set(culprits.ranks)
     hosts = not finding.hosts or not culprits.hosts or set(finding.hosts) & set(culprits.hosts)
     return bool(ranks and hosts)

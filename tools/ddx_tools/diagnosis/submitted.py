@@ -1,7 +1,7 @@
-"""What people and agents submit: facts about the job, and findings that they read themselves in the material.
+"""Facts and findings that people and agents submit about a job.
 
-A fact is one of a closed list (`knowledge/facts.yaml`), with `yes` or `no`. A finding has a registered code and a
-quote that stands in the material. Both weigh less than what was seen, and neither decides alone.
+A fact is one of a closed list (`knowledge/facts.yaml`), with `yes` or `no`. A finding, which they read in the material
+themselves, has a registered code and a verbatim quote. Both weigh less than what ddx saw, and neither decides alone.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _LONGEST_QUOTE, _MOST_RANKS = 400, 65_536
 
 
 class HandedIn(BaseModel, extra="forbid"):
-    """A finding that a user or an agent submits."""
+    """A finding submitted by a user or an agent."""
 
     code: str = Field(description="A registered finding code: rank.raised, collective.missing_ranks, …")
-    quote: str = Field(min_length=4, max_length=_LONGEST_QUOTE, description="Verbatim, on one line or several.")
+    quote: str = Field(min_length=4, max_length=_LONGEST_QUOTE, description="Verbatim text, on one or several lines.")
     source: str = Field(description="What shows it, as `ddx show` takes it: material rank3.log:41")
     ranks: list[int] = Field(default_factory=list, max_length=_MOST_RANKS)
     hosts: list[str] = Field(default_factory=list, max_length=64)
     group: str | None = None
     attributes: dict[str, str | int | float | bool | None] = Field(
         default_factory=dict,
-        description="As the registry names them for the code; what is left out takes its usual value.",
+        description="Named as in the registry for the code; omitted ones take their usual values.",
     )
 
     def finding(self) -> Finding:
-        """What it says. Raises UsageError for a code that is not registered, or an attribute that it does not have."""
+        """Convert it to a `Finding`. Raises UsageError for an unregistered code or an attribute that the code lacks."""
         if self.code not in finding_codes():
             near = difflib.get_close_matches(self.code, finding_codes(), 6, 0.4)
             raise UsageError(f"there is no finding {self.code[:60]!r}", f"Nearest: {', '.join(near) or 'none'}")
@@ -74,26 +74,26 @@ class HandedIn(BaseModel, extra="forbid"):
 
 
 def _said(code: str) -> str:
-    """What a code says, in the registry's words, without what it says of attributes."""
+    """The registry's sentence for a code, without its part about attributes."""
     sentence = re.split(r"[;.]\s*[Aa]ttributes?:", finding_codes()[code])[0]
     return sentence.strip().rstrip(".")[:200]
 
 
 def _usual() -> dict[str, dict[str, Any]]:
-    """By code, the attributes that a finding has which somebody hands in for what it is."""
+    """Per code, the usual attribute values of a submitted finding."""
     usual: dict[str, dict[str, Any]] = shipped("handed_in.yaml")
     return usual
 
 
 def fact_finding(told: str) -> Finding:
-    """`works_on_one_node=no` as a finding. Raises UsageError for what is not on the list."""
+    """Convert a fact such as `works_on_one_node=no` to a finding. Raises UsageError for facts not on the list."""
     found = _FACT.fullmatch(told.strip())
     known = known_facts()
     if found is None or found["fact"] not in known or (found["value"] or "yes") not in _SAID:
         near = difflib.get_close_matches(told.partition("=")[0], known, 4, 0.4)
         raise UsageError(
-            f"{told[:80]!r} is no fact",
-            f"NAME=yes or NAME=no; nearest: {', '.join(near) or 'none'}. ddx facts lists all.",
+            f"{told[:80]!r} is not a known fact",
+            f"Write NAME=yes or NAME=no; nearest: {', '.join(near) or 'none'}. ddx facts lists all.",
         )
     name, negated = found["fact"], _SAID[found["value"] or "yes"]
     return Finding(
@@ -105,21 +105,21 @@ def fact_finding(told: str) -> Finding:
 
 
 def read_handed_in(data: bytes) -> list[HandedIn]:
-    """Findings out of a file, as `ddx add-finding --keep` writes it. Raises UnreadableInput."""
+    """Read findings from a file that `ddx add-finding --keep` wrote. Raises UnreadableInput."""
     from pydantic import TypeAdapter, ValidationError
 
     try:
         return TypeAdapter(list[HandedIn]).validate_json(data)
     except ValidationError as error:
         raise UnreadableInput(
-            f"these are no findings ({first_mistake(error)})", "ddx add-finding --keep FILE"
+            f"the file holds no valid findings ({first_mistake(error)})", "ddx add-finding --keep FILE"
         ) from error
 
 
 def changes_of(
     before: Diagnosis, now: Diagnosis, handed_in: int, why_unchanged: Callable[[], list[str]] = list
 ) -> list[str]:
-    """Lines for whoever submitted findings: what they changed in the answer, or why nothing."""
+    """Lines about what submitted findings changed in the answer, or why they changed nothing."""
     pairs = (
         ("verdict", before.verdict.value, now.verdict.value),
         ("first cause", _first(before), _first(now)),
@@ -130,10 +130,10 @@ def changes_of(
     counted = f"{handed_in} submitted"
     if not changed and before.causes and now.causes and before.causes[0].probability != now.causes[0].probability:
         more = now.causes[0].probability > before.causes[0].probability
-        changed = [f"{_first(now)} is {'more' if more else 'less'} likely by it"]
+        changed = [f"{_first(now)} is {'more' if more else 'less'} likely because of it"]
     if changed:
         return [f"{counted}; {line}" for line in changed]
-    return [f"{counted}; nothing changed by it: {why}" for why in why_unchanged()]
+    return [f"{counted}; it changed nothing: {why}" for why in why_unchanged()]
 
 
 def _first(said: Diagnosis) -> str:

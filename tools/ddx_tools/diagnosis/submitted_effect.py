@@ -1,4 +1,4 @@
-"""Why an answer stayed as it was although something was submitted: one sentence a finding."""
+"""Explains why an answer stayed the same although something was submitted, in one sentence per finding."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _MOST_TOLD, _MOST_CAUSES = 3, 3
 def why_unchanged(
     told: Sequence[Finding], seen: Sequence[Finding], now: Diagnosis, playbooks: Playbooks | None = None
 ) -> list[str]:
-    """For each finding that was submitted, the last ones first, why the answer is the same with and without it.
+    """For each submitted finding, latest first, why the answer is the same with and without it.
 
-    `seen` are the findings that nobody submitted.
+    `seen`: the findings that were not submitted.
     """
     pages = playbooks or load_playbooks()
     return [_why(one, seen, now, pages) for one in [*reversed(told)][:_MOST_TOLD]]
@@ -35,13 +35,13 @@ def _why(one: Finding, seen: Sequence[Finding], now: Diagnosis, pages: Playbooks
         return f"{name} supports {_ids(completed)}, {_behind(completed, now)}"
     against = [cause for cause in pages.causes.values() if _matches(cause.excludes, one, seen)]
     if against:
-        return f"{name} contradicts {_ids(against)} alone, which the answer did not rest on"
+        return f"{name} contradicts only {_ids(against)}, which the answer did not rest on"
     partly = [cause for cause in pages.causes.values() if any(_is_part_of(clause, one) for clause in _for(cause))]
     if partly:
-        return f"{name} supports {_ids(partly)} only together with findings that are not there"
+        return f"{name} supports {_ids(partly)} only together with findings that are missing"
     conditions = (each for cause in pages.causes.values() for clause in _for(cause) for each in clause.all)
     if any(one.code in condition.codes for condition in conditions):
-        return f"{name} decides nothing with these attributes (read_playbook of a cause names those that do)"
+        return f"{name} decides nothing with these attributes (read_playbook of a cause lists those that do)"
     return f"no cause rests on {name}"
 
 
@@ -50,7 +50,7 @@ def _for(cause: Cause) -> list[Clause]:
 
 
 def _matches(clauses: Sequence[Clause], one: Finding, others: Sequence[Finding]) -> bool:
-    """Whether a clause holds that rests on this finding."""
+    """Whether a clause that rests on this finding holds."""
     found = matches(clauses, [*others, one])
     return any(finding is one for match in found for finding in match.findings)
 
@@ -67,15 +67,15 @@ def _says_the_same(seen: Finding, one: Finding) -> bool:
 
 
 def _behind(causes: Sequence[Cause], now: Diagnosis) -> str:
-    """Where such causes stand in the answer."""
+    """A relative clause on how these causes rank in the answer."""
     if not now.causes:
-        return "which takes more than submitted findings: these never decide alone"
+        return "which needs more than submitted findings: these never decide alone"
     first = now.causes[0].id
     if any(cause.id == first for cause in causes):
-        return "which is first without it"
+        return "which is first even without it"
     if any(cause.id in {ruled_out.id for ruled_out in now.ruled_out} for cause in causes):
-        return "which other evidence excludes"
-    return f"which stays behind {first}"
+        return "which other evidence rules out"
+    return f"which still ranks below {first}"
 
 
 def _ids(causes: Sequence[Cause]) -> str:

@@ -1,7 +1,7 @@
-"""Suspects according to the wait graph, and the findings that agree with it.
+"""Derives suspects from the wait graph, and filters findings that contradict it.
 
-Where the graph is clear, its roots are the answer. A finding from a farther source (or from main threads alone) that
-blames ranks which merely wait is left out of the judgement, and is said beside the suspects.
+If the graph is clear, its roots are the answer. A finding from a farther source (or from main threads only) that blames
+ranks which merely wait is left out of the judgement, and is mentioned with the suspects.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
 _MOST_DOINGS = 3
 _LOADED_WITHIN_S = 10.0
-"""Data that the peers of a rank have waited for so long is late, whatever the loader does."""
+"""Data that a rank's peers have waited for this long is late, whatever the loader does."""
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
-"""Absence of a record is no evidence against a rank for whose peers' trouble there is another reason."""
+"""States without evidence, which do not count against a rank if its peers' trouble has another explanation."""
 _UNLESS_BUSY = "it is working and makes progress: sample it again after a minute"
-_UNLESS_LOADED = "its data comes after all: sample it again after a minute"
-_UNLESS_HOST = "its host is fine, and only does not answer ddx"
+_UNLESS_LOADED = "its data arrives after all: sample it again after a minute"
+_UNLESS_HOST = "its host is fine and merely does not answer ddx"
 
 
 @dataclass(frozen=True)
 class Waits:
-    """The ranks that hold a job up, according to its wait graph."""
+    """The result of the wait graph: its roots, the suspects, and the chain of waits."""
 
     graph: WaitGraph = field(default_factory=WaitGraph)
     roots: Roots = field(default_factory=Roots)
     suspects: tuple[Suspect, ...] = ()
-    """Empty where the graph is silent."""
+    """Empty if the graph names no suspects."""
     chain: tuple[str, ...] = ()
     moving: bool = False
-    """The job made steps while it was looked at."""
+    """The job made steps during the capture."""
     agrees: bool = False
-    """Findings name the same suspects."""
+    """Whether findings name the same suspects."""
 
 
 def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Waits:
-    """The wait graph of a store, with its roots and suspects."""
+    """Build the wait graph of a store, and find its roots and suspects."""
     graph = wait_graph(store, seats, findings)
     roots = find_roots(graph)
     chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
@@ -96,7 +96,7 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
 
 
 def _loading(findings: Sequence[Finding]) -> set[int]:
-    """Ranks that wait for a data loader which wakes up by itself: every job waits for that now and then."""
+    """Ranks that wait for a data loader which may still deliver: every job does so now and then."""
     return {
         rank
         for finding in findings
@@ -108,7 +108,7 @@ def _loading(findings: Sequence[Finding]) -> set[int]:
 
 
 def _agreed(suspects: Sequence[Suspect], before: Sequence[Suspect]) -> list[Suspect]:
-    """The suspects of the graph, with what findings about the same ranks know of why they are."""
+    """The suspects of the graph, with details from findings about the same ranks."""
     told = {tuple(sorted(one.ranks)): one for one in before}
     if told.keys() != {tuple(sorted(one.ranks)) for one in suspects}:
         return list(before)
@@ -132,14 +132,14 @@ def _agreed(suspects: Sequence[Suspect], before: Sequence[Suspect]) -> list[Susp
 
 
 def _is_seen_otherwise(roots: Roots, before: Sequence[Suspect]) -> bool:
-    """Whether the roots are only ranks of which nothing tells, while findings show who is at fault."""
+    """Whether all roots are ranks without evidence, while findings show which ranks are at fault."""
     return all(root.state in _NOT_SEEN for root in roots.roots) and any(
         suspect.ranks and suspect.certainty is Certainty.SEEN for suspect in before
     )
 
 
 def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
-    """The findings without those that blame waiting ranks, plus what the graph says; all of them if it says nothing."""
+    """Drop findings that blame waiting ranks and add the graph's own; unchanged if the graph names no suspects."""
     if not waits.suspects or waits.agrees:
         return list(findings)
     roots, graph = waits.roots, waits.graph
@@ -166,7 +166,7 @@ def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
 
 
 def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:
-    """An undecided answer with the victims that the graph knows."""
+    """Add the victims and the chain from the graph to an undecided answer."""
     victims = list(waits.roots.victims)
     if said.verdict is not Verdict.UNDECIDED or not victims or waits.moving:
         return said
@@ -179,13 +179,13 @@ def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:
 
 
 def _told_by_stacks(graph: WaitGraph, states: set[NodeState]) -> bool:
-    """Whether no other source has a finding of its own for what is known of the roots."""
+    """Whether the graph knows the roots only from stacks, so that no other source has a finding about them."""
     sources = {operation.source for operation in graph.operations.values()}
     return Source.STACKS in sources and Source.RECORDS not in sources and NodeState.ENDED not in states
 
 
 def _is_contradicted(finding: Finding, waits: Waits) -> bool:
-    """Whether it blames ranks that the graph shows to wait, or most ranks of the job, by farther evidence."""
+    """Whether a finding from a farther source blames ranks that the graph shows waiting, or most ranks of the job."""
     ranks, roots, graph = set(finding.ranks), set(waits.roots.ranks), waits.graph
     if not ranks or finding.attributes.get("basis") == _RECORDS or not blames(finding):
         return False
@@ -220,7 +220,7 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
 
 
 def _may_only_be_slow(graph: WaitGraph, root: Root) -> bool:
-    """Whether all that is seen is work: the ranks get on, and nobody has waited for longer than for slow work."""
+    """Whether the root may merely be slow: it makes progress, and no rank has waited longer than slow work takes."""
     if root.state is not NodeState.OUTSIDE or root.mismatch is not None:
         return False
     moving = [each.moves for each in _conditions(graph, root) if each.source is Source.STACKS]
@@ -228,7 +228,7 @@ def _may_only_be_slow(graph: WaitGraph, root: Root) -> bool:
 
 
 def _longest_wait_s(graph: WaitGraph, roots: Sequence[int]) -> float:
-    """For how long other ranks than the roots have waited at least; 0 if that is unknown."""
+    """Seconds that ranks other than the roots have waited at least; 0 if unknown."""
     return max((edge.wait_s or 0.0 for edge in graph.edges if edge.waiter.rank not in roots), default=0.0)
 
 
@@ -237,7 +237,7 @@ def _without_repeats(evidence: Iterable[Evidence]) -> list[Evidence]:
 
 
 def _conditions(graph: WaitGraph, root: Root) -> Iterable[NodeCondition]:
-    """What is known of the ranks of a root, what their stacks show first."""
+    """The known conditions of a root's ranks, those from stacks first."""
     for rank in root.ranks:
         if rank in graph.doing and root.state is not NodeState.ENDED and not root.within:
             yield graph.doing[rank]
@@ -263,7 +263,7 @@ def _evidence(graph: WaitGraph, root: Root) -> Iterable[Evidence]:
 
 
 def _of_waits(graph: WaitGraph, root: Root) -> Iterable[Evidence]:
-    """Quotes of ranks that wait for the root directly."""
+    """Evidence from ranks that wait directly for the root."""
     nodes = {program_of(rank) for rank in root.ranks}
     direct = {edge.waiter for edge in graph.edges if edge.awaited in nodes}
     for edge in graph.edges:
@@ -272,7 +272,7 @@ def _of_waits(graph: WaitGraph, root: Root) -> Iterable[Evidence]:
 
 
 def _sentence(graph: WaitGraph, roots: Roots, root: Root, suspect: Suspect) -> str:
-    """Who, what it does, and who waits in what: one line."""
+    """The suspect's sentence: who it is, what it does, and which ranks wait for it in what."""
     who = seated(suspect, one_host=is_on_one_host(graph))
     return f"{who[0].upper()}{who[1:]} {_doing(graph, root)}{who_waits(graph, root.ranks)}"
 
@@ -283,7 +283,7 @@ def is_on_one_host(graph: WaitGraph) -> bool:
 
 
 def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
-    """`; ranks 0-2 wait for it in all_reduce`; nothing if nobody is seen to wait for these ranks directly."""
+    """The part about the waiting ranks, `; ranks 0-2 wait for it in all_reduce`; empty if none wait directly."""
     nodes = {program_of(rank) for rank in ranks}
     known = graph.leaving(Sure.SEEN, Sure.INFERRED)
     direct = [
@@ -307,7 +307,7 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
 
 
 def doing_of(graph: WaitGraph, ranks: Sequence[int]) -> str:
-    """What the stacks of some ranks show that they do, if it is known of all, and few different things."""
+    """What ranks do according to their stacks, in words; empty if unknown for some, or too diverse."""
     told = list(dict.fromkeys(graph.doing[rank].says if rank in graph.doing else "" for rank in ranks))
     if not all(told) or len(told) > _MOST_DOINGS:
         return ""
@@ -322,7 +322,7 @@ def _numbered(says: str, *, many: bool) -> str:
 
 
 def _doing(graph: WaitGraph, root: Root) -> str:
-    """What the root does or is, as a verb phrase of the right number."""
+    """What the root does or is, as a verb phrase in the right number."""
     many = len(root.ranks) > 1
     if root.state is NodeState.UNKNOWN and any(each.source is Source.PROCESSES for each in root.conditions):
         return "cannot be reached"

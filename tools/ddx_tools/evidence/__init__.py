@@ -1,1 +1,1 @@
-"""The evidence store: rows in DuckDB, their schema, and read-only queries."""
+"""The evidence store: parsed rows in DuckDB, their schema, and read-only queries."""

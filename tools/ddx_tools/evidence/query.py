@@ -1,4 +1,4 @@
-"""Read-only SQL over the evidence of an incident, for callers that are not trusted."""
+"""Read-only SQL over the evidence of an incident, for untrusted callers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_STARTED = re.compile(r"^(?:ImportError|ModuleNotFoundError): ", re.MULTILIN
 
 @dataclass(frozen=True)
 class QueryLimits:
-    """What one query may cost."""
+    """Limits on the time and the output of one query."""
 
     time_s: float = 10.0
     most_rows: int = 200
@@ -33,25 +33,25 @@ class QueryLimits:
 
 @dataclass(frozen=True)
 class QueryRows:
-    """The answer to a query."""
+    """The answer to a query: columns, rows, and whether there are more rows."""
 
     columns: list[str]
     rows: list[list[Any]]
-    """Values as JSON has them, cut to the limits."""
+    """JSON-compatible values, cut to the limits."""
     more: bool
-    """Whether there are further rows."""
+    """Whether further rows were left out."""
 
 
 def query_evidence(
     rows_file: Path, sql: str, limits: QueryLimits = QueryLimits(), wait: Callable[[], None] = lambda: None
 ) -> QueryRows:
-    """Run one statement that only reads over the file that a `Store` was saved to.
+    """Run one read-only SQL statement over a file saved by `Store.save`.
 
-    `wait` is called several times a second and may raise to give up. Raises UsageError with what the statement lacks,
-    TimedOut if it does not end.
+    `wait` is called several times a second and may raise to cancel. Raises UsageError if the statement is invalid or
+    fails, TimedOut if it does not finish.
     """
     if len(sql) > _LONGEST_SQL:
-        raise UsageError(f"a query of {len(sql)} characters", f"At most {_LONGEST_SQL} are taken.")
+        raise UsageError(f"the query has {len(sql)} characters", f"At most {_LONGEST_SQL} are accepted.")
     request = {
         "file": str(rows_file),
         "sql": sql,
@@ -66,7 +66,7 @@ def query_evidence(
 
 
 def _asked(request: str, time_s: float, wait: Callable[[], None]) -> str:
-    """What the process answers; nothing if it ended at one of its limits."""
+    """Send a request to the query process and return its answer; empty if it was ended by one of its limits."""
     until = time.monotonic() + time_s
     command = python_argv(f"import runpy; runpy.run_path({str(_PROCESS)!r}, run_name='__main__')")
     pipe = subprocess.PIPE
@@ -77,10 +77,10 @@ def _asked(request: str, time_s: float, wait: Callable[[], None]) -> str:
                 try:
                     answer, printed = process.communicate(given, timeout=_POLL_S)
                     if not answer and _NOT_STARTED.search(printed):
-                        raise DdxError("the process that runs queries did not start: " + printed.strip()[-200:])
+                        raise DdxError("the query process did not start: " + printed.strip()[-200:])
                     return answer
                 except subprocess.TimeoutExpired:
-                    given = None  # it goes on where it was
+                    given = None  # the process already has the request
                 wait()
                 if time.monotonic() > until:
                     raise TimedOut(

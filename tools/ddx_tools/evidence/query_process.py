@@ -1,8 +1,8 @@
-"""The process that runs one query over a file of evidence: started for it, limited, and thrown away.
+"""The process that runs a single query over an evidence file: started for it, limited, and discarded.
 
-Whoever writes the query may be an agent that was talked into something. So the file is opened read-only, without
-access to other files, the network or settings; a single function can still work or grow for ever, without looking
-whether it should stop, and only the end of a process stops that.
+The author of the query may be a manipulated agent. So the file is opened read-only, without access to other files,
+the network or settings. A single SQL function can still run or grow for ever without checking for cancellation, and
+only ending the process stops that.
 
 Reads `{"file", "sql", "most_rows", "most_bytes", "most_cell_chars", "cpu_s", "memory_bytes"}` from standard input and
 answers `{"columns": [...], "rows": [[...]], "more": bool}` or `{"error": text}`.
@@ -16,12 +16,12 @@ from decimal import Decimal
 from typing import Any
 
 _ENGINE_SHARE = 4
-"""The engine may take a quarter of the memory that the process may map."""
+"""The database engine may use 1/4 of the memory that the process may map."""
 _READING = {"SELECT", "EXPLAIN"}  # DESCRIBE, SHOW, SUMMARIZE and VALUES count as SELECT
 
 
 def main() -> None:
-    """Answer one request."""
+    """Read one request from standard input and print its answer."""
     request = json.load(sys.stdin)
     _limit(resource.RLIMIT_CPU, request["cpu_s"])
     _limit(resource.RLIMIT_AS, request["memory_bytes"])
@@ -55,15 +55,15 @@ def _rows(duckdb: Any, request: dict[str, Any]) -> dict[str, Any]:
     db.execute("SET lock_configuration = true")
     statements = duckdb.extract_statements(request["sql"])
     if len(statements) != 1:
-        return {"error": f"{len(statements)} statements: ask one at a time"}
+        return {"error": f"{len(statements)} statements: send one at a time"}
     if statements[0].type.name not in _READING:
         return {
-            "error": f"{statements[0].type.name}: only SELECT, WITH, DESCRIBE, SHOW, SUMMARIZE and EXPLAIN can be asked"
+            "error": f"{statements[0].type.name}: only SELECT, WITH, DESCRIBE, SHOW, SUMMARIZE and EXPLAIN are allowed"
         }
     cursor = db.execute(statements[0])
     columns = [column[0] for column in cursor.description or []]
     if zoned := [column[0] for column in cursor.description or [] if "WITH TIME ZONE" in str(column[1])]:
-        # The engine's Python objects for them need a package that is not there.
+        # The engine's Python objects for them need a package that is not installed.
         return {"error": f"{', '.join(zoned)}: times with a zone are not shown; add ::TIMESTAMP (it is UTC)"}
     rows: list[list[Any]] = []
     room = request["most_bytes"]
@@ -77,7 +77,7 @@ def _rows(duckdb: Any, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cell(value: Any, most_chars: int) -> Any:
-    """A value as JSON has it: what is no number, text or list is told as text."""
+    """Convert a value to JSON: anything other than a number, text or list becomes text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, Decimal):

@@ -1,6 +1,6 @@
-"""What `schema.sql` says of the tables of the evidence store, and rows as Arrow tables of its types.
+"""The tables of the evidence store as `schema.sql` defines them, and conversion of rows to Arrow tables.
 
-The comment behind each column is its documentation: whoever queries can read its meaning and unit.
+The comment after each column is its documentation, from which users of queries learn its meaning and unit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COLUMN = re.compile(r"^\s+(\w+)\s+([A-Z]+(?:\[\])?)( PRIMARY KEY)?\s*,?\s*--\s*
 
 @cache
 def arrow_types() -> dict[str, Any]:
-    """Arrow types by SQL type; pyarrow and duckdb are imported where they are used, so that the CLI starts fast."""
+    """Arrow type per SQL type. pyarrow and duckdb are imported where they are used, so that the CLI starts fast."""
     import pyarrow as pa
 
     return {
@@ -31,7 +31,7 @@ def arrow_types() -> dict[str, Any]:
 
 
 def arrow_array(values: list[Any], arrow_type: Any) -> Any:
-    """An Arrow array. What no column can hold, and hostile text can bring, becomes � or NULL: the rest is kept."""
+    """Build an Arrow array. Values that no column can hold, as in hostile text, become � or NULL; the rest is kept."""
     import pyarrow as pa
 
     try:
@@ -44,7 +44,7 @@ def _storable(value: Any, arrow_type: Any) -> Any:
     import pyarrow as pa
 
     if isinstance(value, str):
-        value = value.encode("utf-8", "replace").decode()  # half characters (lone surrogates)
+        value = value.encode("utf-8", "replace").decode()  # lone surrogates
     try:
         pa.scalar(value, type=arrow_type)
     except (OverflowError, pa.ArrowInvalid):
@@ -54,18 +54,18 @@ def _storable(value: Any, arrow_type: Any) -> Any:
 
 @dataclass(frozen=True)
 class Schema:
-    """The statements that make the tables, and what they say."""
+    """The parsed schema: SQL statements, tables with their columns, and tables with a primary key."""
 
     sql: str
     tables: dict[str, dict[str, tuple[str, str]]]
     """{table: {column: (type, comment)}}"""
     keyed: frozenset[str]
-    """Tables with a primary key: rows of one key are the same row, and the first is kept."""
+    """Tables with a primary key: of rows with the same key, the first is kept."""
 
 
 @cache
 def schema() -> Schema:
-    """What `schema.sql` says."""
+    """Load and parse `schema.sql`."""
     sql = resources.files("ddx_tools").joinpath("evidence/schema.sql").read_text(encoding="utf-8")
     tables: dict[str, dict[str, tuple[str, str]]] = {}
     keyed: set[str] = set()
@@ -82,7 +82,7 @@ def schema() -> Schema:
 
 @cache
 def column_comments() -> str:
-    """The statements that attach its comment to every column."""
+    """SQL statements that attach the comments to all columns."""
     statements = []
     for table, described in schema().tables.items():
         for column, (_, comment) in described.items():
@@ -92,7 +92,7 @@ def column_comments() -> str:
 
 
 def arrow_table(table: str, dicts: list[dict[str, Any]]) -> Any:
-    """Rows as an Arrow table with all columns of the schema. An unknown column is an error (KeyError)."""
+    """Convert rows to an Arrow table with all columns of the schema. Raises KeyError for an unknown column."""
     import pyarrow as pa
 
     types = arrow_types()
@@ -109,7 +109,7 @@ _PYTHON_TYPES = {"VARCHAR": str, "INTEGER": int, "BIGINT": int, "DOUBLE": float,
 
 
 def all_fit(table: str, dicts: list[dict[str, Any]]) -> bool:
-    """Whether each value is of its column's own type, so that nothing would be converted on the way."""
+    """Whether each value already has its column's type, so that inserting converts nothing."""
     known = columns(table)
     return all(
         value is None or (name in known and type(value) is _PYTHON_TYPES[known[name][0]])
@@ -119,23 +119,23 @@ def all_fit(table: str, dicts: list[dict[str, Any]]) -> bool:
 
 
 def columns(table: str) -> dict[str, tuple[str, str]]:
-    """{column: (SQL type, comment)} of a table."""
+    """The columns of a table, as `{column: (SQL type, comment)}`."""
     return schema().tables[table]
 
 
 def as_row(table: str, *things: object, **told: Any) -> dict[str, Any]:
-    """A row of a table: given values, else the attribute of a column's name of the first object that has it."""
+    """Build a row: per column the given value, else the attribute with its name of the first object that has it."""
     alike = (table, *map(type, things), *told)
-    if alike not in _HOLDERS:  # of as many rows as a log has blocks, nobody looks for attributes in each
+    if alike not in _HOLDERS:  # cached, so that attributes are not searched for in every row of a log
         holders = {n: next((i for i, one in enumerate(things) if hasattr(one, n)), None) for n in columns(table)}
         _HOLDERS[alike] = [(name, place) for name, place in holders.items() if place is not None and name not in told]
     return {name: getattr(things[place], name) for name, place in _HOLDERS[alike]} | told
 
 
 _HOLDERS: dict[tuple[object, ...], list[tuple[str, int]]] = {}
-"""By table, types of things and what is told: which thing has which column."""
+"""Cache per table, object types and given names: which object has which column."""
 
 
 def tables() -> list[str]:
-    """The tables of the store, in the order of the schema."""
+    """Names of the store's tables, in schema order."""
     return list(schema().tables)

@@ -1,7 +1,7 @@
-"""The evidence store: the parsed rows of a bundle, in DuckDB.
+"""The evidence store, which holds the parsed rows of a bundle in DuckDB.
 
-Rows arrive as dictionaries by table or as Arrow tables, and leave as dictionaries of a query. The schema is
-`schema.sql`, whose comments become those of the columns.
+Rows are inserted as dictionaries per table or as Arrow tables, and queries return dictionaries. The schema is
+`schema.sql`, whose comments become column comments.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _FEW = 64
-"""So many rows go in as parameters of one statement, which takes 40 µs a row."""
+"""Up to this many rows are inserted as parameters of one statement, which takes 40 µs per row."""
 _SMALL = 10_000
-"""Up to so many rows in all, to look for the best plan of a query takes longer than any plan."""
+"""Up to this many rows in total, optimising a query takes longer than running any plan."""
 _OPENING = Lock()
 _NUMBERS = count(1)
 
 
 @cache
 def _empty_tables() -> DuckDBPyConnection:
-    """The tables of the schema without a row: to copy them takes a tenth of the time that it takes to make them."""
+    """A database with the schema's empty tables: copying them takes a tenth of the time of creating them."""
     import duckdb
 
     db = duckdb.connect(":memory:")
     db.execute(schema().sql)
-    # DuckDB tells on stderr of what still stands when the interpreter takes its modules apart.
+    # DuckDB prints to stderr about connections that are still open when the interpreter shuts down.
     atexit.register(_empty_tables.cache_clear)
     return db
 
 
 class Store:
-    """One bundle's rows, in memory."""
+    """An in-memory database with the rows of one bundle."""
 
     def __init__(self) -> None:
         self._name = f"store_{next(_NUMBERS)}"
@@ -54,7 +54,7 @@ class Store:
 
     @cached_property
     def _db(self) -> DuckDBPyConnection:
-        """Opened with the first rows: until then others may be at work on them."""
+        """The connection, opened with the first rows."""
         with _OPENING:
             db = _empty_tables().cursor()
         db.execute(f"ATTACH ':memory:' AS {self._name}; COPY FROM DATABASE memory TO {self._name} (SCHEMA)")
@@ -62,14 +62,14 @@ class Store:
         return db
 
     def insert(self, rows: dict[str, list[dict[str, Any]]] | Iterable[tuple[str, Any]]) -> None:
-        """Add rows to their tables. A column the schema does not know is a programming error (KeyError)."""
+        """Insert rows into their tables. A column that is not in the schema is a programming error (KeyError)."""
         self._derived.clear()
         for table, batch in rows.items() if isinstance(rows, dict) else rows:
             if not len(batch):
                 continue
             self._filled.add(table)
             self._count(len(batch))
-            # Where rows have an identity, whoever came first has said it all.
+            # In tables with a primary key, the first row with a key counts.
             into = f"INSERT OR IGNORE INTO {table}" if table in schema().keyed else f"INSERT INTO {table}"
             if not isinstance(batch, list):
                 self._insert(into, batch)
@@ -83,11 +83,11 @@ class Store:
             self._db.execute("PRAGMA enable_optimizer")
 
     def holds_any(self, tables: Collection[str]) -> bool:
-        """Whether a row was added to one of these tables; True if none is named."""
+        """Whether any of these tables has rows; True if none is named."""
         return not tables or not self._filled.isdisjoint(tables)
 
     def replace(self, table: str, columns: dict[str, str], rows: list[list[Any]]) -> None:
-        """Make a temporary table for an analysis: columns with their SQL types, and rows."""
+        """Create or replace a temporary table for an analysis, from columns with their SQL types and rows."""
         described = ", ".join(f"{name} {sql_type}" for name, sql_type in columns.items())
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE {table} ({described})")
         if rows:
@@ -101,11 +101,11 @@ class Store:
             self._insert(f"INSERT INTO {table}", pa.table(arrays))
 
     def execute(self, sql: str) -> None:
-        """Run a statement of the analysis: temporary tables and views."""
+        """Execute a statement of an analysis, such as for temporary tables and views."""
         self._db.execute(sql)
 
     def _insert_few(self, into: str, table: str, dicts: list[dict[str, Any]]) -> bool:
-        """Add rows without Arrow, whose import a small case need not pay for. False if that cannot be done."""
+        """Insert rows without Arrow, to spare small cases its import. Returns False if that is impossible."""
         import duckdb
 
         names = list(dict.fromkeys(name for row in dicts for name in row))
@@ -125,38 +125,38 @@ class Store:
         self._db.unregister("incoming")
 
     def query(self, sql: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
-        """Rows of a query as dictionaries, in the order that the query asks for."""
+        """Run a query and return its rows as dictionaries, in the query's order."""
         cursor = self._db.execute(sql, parameters or [])
         names = [column[0] for column in cursor.description or []]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def batches(self, sql: str, most: int = 10_000) -> Iterator[list[tuple[Any, ...]]]:
-        """Rows of a query as tuples, some at a time, however many they are. Ask nothing else before the last one."""
+        """Run a query and yield its rows as tuples in batches. No other query may run before the last batch."""
         cursor = self._db.execute(sql)
         while rows := cursor.fetchmany(most):
             yield rows
 
     def derived(self, make: Callable[[Store], T]) -> T:
-        """What `make` builds from all rows: built once, and again if rows were added."""
+        """The result of `make` for this store, cached until rows are added."""
         if make not in self._derived:
             self._derived[make] = make(self)
         return cast(T, self._derived[make])
 
     def save(self, file: Path) -> None:
-        """Write the tables with their comments to a new DuckDB file; what an analysis made for itself is left out."""
+        """Write the tables with their comments to a new DuckDB file, without an analysis's temporary tables."""
         self.describe()
         quoted = str(file).replace("'", "''")
         to = f"{self._name}_saved"
         self._db.execute(f"ATTACH '{quoted}' AS {to}; COPY FROM DATABASE {self._name} TO {to}; DETACH {to}")
 
     def describe(self) -> None:
-        """Attach the comments of the columns, which takes a tenth of a second: for those who look at them."""
+        """Attach the column comments, which takes a tenth of a second; only needed if someone reads them."""
         if not self._described:
             self._db.execute(column_comments())
             self._described = True
 
     def close(self) -> None:
-        """Free the memory."""
+        """Detach the database, which frees its memory."""
         if "_db" in vars(self):
             self._db.execute(f"USE memory; DETACH {self._name}")
             self._db.close()

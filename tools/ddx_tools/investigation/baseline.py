@@ -1,4 +1,4 @@
-"""One run in figures, and what is otherwise in another one."""
+"""The figures of a run, and how another run differs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ddx_tools.model.errors import UsageError
 
 _MOST_BYTES = 1 << 20
 _OF_ONE_RUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "MASTER_PORT", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "DDX_RUN_DIR")
-"""What is another value in each run, or on each rank."""
+"""Variables whose values differ between runs or ranks by design."""
 _FEWEST_STEPS = 3
 _APART, _MEMORY_APART = 1.2, 1.1
-"""Medians are only told if they are so far apart, and the one lies outside of nine tenths of the other."""
+"""Medians are reported only if they differ by this factor and one is outside the other's 10th to 90th percentile."""
 
 _VARIABLES = """
 SELECT name, any_value(coalesce(value, shown)) AS value FROM env_values
@@ -80,7 +80,7 @@ _RATE = re.compile(
 
 @dataclass(frozen=True)
 class BaselineDifference:
-    """One thing that is otherwise in two runs, in words that carry their unit."""
+    """One difference between two runs; the values are texts with their unit."""
 
     what: str
     here: str
@@ -88,7 +88,7 @@ class BaselineDifference:
 
 
 def baseline_of(store: Store, found: Investigation, place: Path) -> Baseline:
-    """The run behind an investigation, whose rows are in the store."""
+    """The figures of an investigated run, computed from the rows in the store."""
     said = found.diagnose()
     variables = {row["name"]: row["value"] for row in store.query(_VARIABLES) if row["name"] not in _OF_ONE_RUN}
     return Baseline(
@@ -110,30 +110,30 @@ def baseline_of(store: Store, found: Investigation, place: Path) -> Baseline:
 
 
 def read_baseline(place: Path, progress: Callable[[str], None] = lambda _: None) -> Baseline:
-    """A run in figures: out of a file of `ddx baseline`, or of the run's bundle, logs or records.
+    """Read the figures of a run from a file of `ddx baseline`, or from the run's bundle, logs or records.
 
-    Raises `UsageError` for what is neither.
+    Raises `UsageError` if `place` is neither.
     """
     if (kept := _kept(place)) is not None:
         return kept
-    progress("reading the run to compare with")
+    progress("reading the baseline run")
     with Store() as store:
         return baseline_of(store, investigate([str(place)], store=store), place)
 
 
 def baseline_differences(here: Baseline, there: Baseline) -> Iterator[BaselineDifference]:
-    """What is otherwise in `there`, by what decides most: speed and memory, shape of the job, versions, settings.
+    """Yield how `there` differs from `here`, most important first: speed, memory, job layout, versions, settings.
 
-    What only one of them tells may be the same in the other, and is left out.
+    Values that only one of them reports are left out: they may be the same in the other.
     """
-    yield from _spreads_apart("time of a step", "s", here.step_s, there.step_s)
+    yield from _spreads_apart("step time", "s", here.step_s, there.step_s)
     for name in sorted(here.rates.keys() & there.rates.keys()):
         yield from _spreads_apart(name, "", here.rates[name], there.rates[name])
     mine, other = here.memory_peak_bytes, there.memory_peak_bytes
     if mine and other and max(mine, other) > _MEMORY_APART * min(mine, other):
-        yield BaselineDifference("peak of memory", f"{mine / 2**30:.2f} GiB", f"{other / 2**30:.2f} GiB")
+        yield BaselineDifference("peak memory", f"{mine / 2**30:.2f} GiB", f"{other / 2**30:.2f} GiB")
     for what, own, its in (
-        ("collectives in a step", here.collectives_per_step, there.collectives_per_step),
+        ("collectives per step", here.collectives_per_step, there.collectives_per_step),
         ("world size", here.world_size, there.world_size),
     ):
         if own is not None and its is not None and own != its:
@@ -149,7 +149,7 @@ def baseline_differences(here: Baseline, there: Baseline) -> Iterator[BaselineDi
 
 
 def figure(value: float) -> str:
-    """A figure for a person: four digits that count, and no exponent."""
+    """Format a number for a person: four significant digits, no exponent."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
@@ -171,7 +171,7 @@ def _spreads_apart(what: str, unit: str, here: Spread | None, there: Spread | No
 
 
 def _kept(place: Path) -> Baseline | None:
-    """What `ddx baseline` wrote; None for another file."""
+    """Parse a file of `ddx baseline`; None for any other file."""
     try:
         if not place.is_file() or place.stat().st_size > _MOST_BYTES:
             return None
@@ -186,13 +186,13 @@ def _kept(place: Path) -> Baseline | None:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "its text"
         raise UsageError(
-            f"{place} is no baseline that this version reads: {where}: {first['msg']}",
-            "Make it anew: ddx baseline RUN.",
+            f"{place} is not a baseline that this version can read: {where}: {first['msg']}",
+            "Write it again: ddx baseline RUN.",
         ) from error
 
 
 def _ended_well_s(place: Path) -> float | None:
-    """How long a run of `ddx run` took, seconds, if its directory says that it ended with exit code 0."""
+    """The duration of a `ddx run`, in seconds, if its directory says that it exited with code 0; otherwise None."""
     try:
         with (place / "run.json").open("rb") as file:
             told = json.loads(file.read(_MOST_BYTES))
@@ -203,7 +203,7 @@ def _ended_well_s(place: Path) -> float | None:
 
 
 def _step_times(store: Store) -> list[float]:
-    """Seconds of each step: as the profiler recorded them, else between the lines of the log that tell steps."""
+    """The seconds of each step, as the profiler recorded them, or else between log lines that print steps."""
     if traced := [row["step_s"] for row in store.query(_TRACED_STEPS)]:
         return traced
     taken = []
@@ -214,7 +214,7 @@ def _step_times(store: Store) -> list[float]:
 
 
 def _between_steps(store: Store) -> Spread | None:
-    """The mean time of a step, of the longest stretch between two lines that tell step and time of day."""
+    """The mean step time over the longest stretch between two log lines that have step and time."""
     for row in store.query(_STRETCHES):
         if row["steps"] >= _FEWEST_STEPS and row["seconds"] > 0:
             mean = row["seconds"] / row["steps"]

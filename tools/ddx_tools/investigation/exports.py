@@ -1,4 +1,4 @@
-"""Files for other programs that probes make of their rows: written in pieces, compressed if the name ends in .gz."""
+"""Writes files that probes export for other programs: in pieces, and compressed if the name ends in .gz."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ddx_tools.redaction.text import redact_bytes
 Progress = Callable[[str], None]
 
 _FASTEST_SENSIBLE = 4
-"""gzip's level: the default takes three times as long for a tenth less."""
+"""gzip's level: the default takes three times as long to save another tenth."""
 
 
 def refuse_unwritable(out: Path) -> None:
-    """Say at once, before anything is captured, that a file cannot be written there. Raises UsageError."""
+    """Raise UsageError if a file cannot be written to this path, before anything is captured."""
     if out.is_dir():
         raise _not_writable(out, "it is a directory")
     if not out.parent.is_dir():
@@ -29,7 +29,7 @@ def refuse_unwritable(out: Path) -> None:
 
 
 def write_pieces(out: Path, pieces: Iterator[bytes], progress: Progress) -> None:
-    """Write a file, replacing what was there. Raises UsageError if that is not possible."""
+    """Write a file from pieces, replacing an existing one. Raises UsageError if that fails."""
     size = 0
     try:
         with _opened(out) as file:
@@ -47,13 +47,13 @@ def _opened(out: Path) -> Iterator[BinaryIO]:
         if out.suffix != ".gz":
             yield file
             return
-        # Without name and time of writing, the same records give the same bytes.
+        # Without name and time in the header, the same records give the same bytes.
         with gzip.GzipFile("", "wb", _FASTEST_SENSIBLE, file, mtime=0) as packed:
             yield cast(BinaryIO, packed)
 
 
 def _not_writable(out: Path, why: str) -> UsageError:
-    return UsageError(f"{out} cannot be written: {why}", "Name a file at a place that you may write to.")
+    return UsageError(f"{out} cannot be written: {why}", "Name a file that you may write.")
 
 
 def write_exports(
@@ -63,11 +63,11 @@ def write_exports(
     results: Sequence[ProbeResult],
     progress: Progress,
 ) -> None:
-    """Write the files that a step asks for; where nothing was seen, say that they were not."""
+    """Write the exports of a step, or report that a file was not written because there was nothing to put into it."""
     seen = any(result.status in (ProbeStatus.OK, ProbeStatus.PARTIAL) for result in results)
     for name, out in step.exports.items():
         if seen:
             write_pieces(out, step.probe.exports[name].write(store, findings), progress)
             continue
         for result in results:
-            result.problems.append(f"{out} was not written: there is nothing to put into it")
+            result.problems.append(f"{out} was not written: there is nothing to export")

@@ -1,4 +1,4 @@
-"""Shows one thing: opens what the user passed, a bundle or the live job, and says what is known of it."""
+"""Shows one rank, group, record or file: opens the user's files, a bundle or the live job and prints what is known."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ShownLines:
-    """Lines about one thing; those of a file with their 1-based numbers."""
+    """The lines to show; lines of a file have their 1-based numbers."""
 
     what: Words
     lines: list[NumberedLine]
 
     @property
     def text(self) -> str:
-        """All of it, as it is quoted."""
+        """All lines as one text, as they are quoted."""
         return "\n".join(text for _, text in self.lines)
 
 
@@ -44,9 +44,9 @@ def look(
     machine: Machine = this_machine,
     dot: bool = False,
 ) -> ShownLines:
-    """What is known of what some words name (`looking.words`); `target` as for an investigation.
+    """Show what `words` name (see `show.addresses`); `target` is as for an investigation.
 
-    `dot`: waits as a graph in Graphviz' language. Raises UsageError for what is not there.
+    `dot`: waits as a graph in Graphviz's language. Raises UsageError if there is no such thing.
     """
     wanted = parse_words(words)
     if dot and wanted.thing is not Thing.WAITS:
@@ -62,14 +62,14 @@ def look(
 
 
 def shown_of(store: Store, wanted: Words, names: Names, target: Sequence[str], machine: Machine) -> ShownLines:
-    """What a finished investigation and its material say about a thing. Raises UsageError."""
+    """Show one thing from a finished investigation's rows and material. Raises UsageError if it is not there."""
     if wanted.thing is Thing.MATERIAL:
         return ShownLines(wanted, _material(wanted, target, machine))
     return ShownLines(wanted, [(None, line) for line in in_store(store, wanted, names)])
 
 
 def in_store(store: Store, wanted: Words, names: Names) -> list[str]:
-    """What the rows of an investigation say of a thing. `names`: what its sources are called."""
+    """Lines about one thing from an investigation's rows. `names` are the names of its sources."""
     number = wanted.number or 0
     match wanted.thing:
         case Thing.RANKS:
@@ -85,7 +85,7 @@ def in_store(store: Store, wanted: Words, names: Names) -> list[str]:
         case Thing.RECORD:
             return one_record(store, [*names.sources(wanted.name), str(Path(wanted.name).absolute())], number)
         case Thing.MATERIAL:
-            raise UsageError(f"{wanted.name} is a file", "Its lines are read where it lies.")
+            raise UsageError(f"{wanted.name} is a file", "Its lines are read from the file itself.")
 
 
 def _material(wanted: Words, target: Sequence[str], machine: Machine) -> list[NumberedLine]:

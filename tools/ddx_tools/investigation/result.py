@@ -25,48 +25,50 @@ if TYPE_CHECKING:
     from ddx_tools.model.versions import Version
 
 _MOST_COMPARED, _MOST_COMPARED_CHARS = 400, 100_000
-_NOT_INTERPRETED = "Notes are kept as they are and decide nothing; what you know counts as facts: ddx facts"
+_NOT_INTERPRETED = (
+    "Notes are kept verbatim and decide nothing; to count as evidence, give what you know as facts: ddx facts"
+)
 
 
 @dataclass
 class Investigation:
-    """The result of an investigation."""
+    """Findings, gaps and derived views of an investigation; `diagnose` gives the answer."""
 
     findings: list[Finding] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     lacking: list[Missing] = field(default_factory=list)
-    """Of them what a bundle no longer holds, or not as it was captured."""
+    """The part of `missing` that a bundle no longer holds, or not as it was captured."""
     results: list[ProbeResult] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
-    """For each raw file of the bundle: what was asked of the host to get it."""
+    """For each raw file of the bundle, the host query that returned it."""
     looked_at: list[str] = field(default_factory=list)
-    """What there was to look at: lines for a person."""
+    """What was examined, as lines for a person."""
     seats: dict[int, Seat] = field(default_factory=dict)
     """Where each rank runs, as far as known."""
     unanswered: list[str] = field(default_factory=list)
-    """Of many hosts, those that did not answer or not wholly, why, and what to do."""
+    """Hosts that did not answer, or only in part: why, and what to do."""
     names: Names = field(default_factory=Names)
-    """What evidence calls what it rests on."""
+    """The names of sources in evidence."""
     waits: Waits | None = None
-    """Who waits for whom, and where all of it ends."""
+    """Who waits for whom, and the roots of the waits."""
     sight: Sight = field(default_factory=Sight)
-    """The suspects beside their peers, and the program where they are."""
+    """The suspects compared with their peers, and the program text where they are."""
     said: list[str] = field(default_factory=list)
-    """What people wrote about the job."""
+    """Notes that people wrote about the job."""
     told: list[Finding] = field(default_factory=list)
-    """What was submitted beside the material; it is among the findings, too."""
+    """Findings that were submitted; they are also among `findings`."""
     case: CaseFile = field(default_factory=CaseFile)
-    """What of the material may decide."""
+    """The parts of the material that may decide."""
     frameworks: frozenset[str] = frozenset()
-    """In whose files the frames of ranks lie."""
+    """The frameworks whose files appear in the ranks' frames."""
     jobs: JobsByRank = field(default_factory=dict)
-    """Of hosts with several jobs, which have a rank."""
+    """For hosts with several jobs, the jobs of each rank."""
     live: bool = False
-    """A running job was looked at, which can be asked more."""
+    """Whether the job is live and can be queried further."""
     versions: Mapping[str, Version] = field(default_factory=dict)
-    """Of torch, nccl and the driver, where all that says one says the same."""
+    """Versions of torch, nccl and the driver on which all sources agree."""
     not_similar: Collection[str] = ()
-    """Links of the casebook that are not to be told: an incident that is scored must not meet itself."""
+    """Casebook links to leave out: a scored incident must not find itself."""
     _judged: tuple[object, Diagnosis] | None = field(default=None, init=False, repr=False, compare=False)
 
     def diagnose(self, playbooks: Playbooks | None = None) -> Diagnosis:
@@ -91,7 +93,7 @@ class Investigation:
         return named(said, self.names, self.findings)
 
     def similar(self, said: Diagnosis, most: int, about: str = "") -> list[Similar]:
-        """The known cases that are most like this one, of which `said` is the answer; `about`: words beside it."""
+        """The known cases most like this one, whose answer is `said`; `about` adds words to search for."""
         from ddx_tools.diagnosis.casebook import Present, similar
 
         seen = [one for one in self.findings[:_MOST_COMPARED] if one.attributes.get("basis") != HANDED_IN]

@@ -1,7 +1,7 @@
-"""One investigation: run the probes against a host, merge what they saw, judge it.
+"""One investigation: run the probes against hosts, merge the results, judge them.
 
-Live, recorded and brought-in material take the same path: the probes capture from a host, everything they
-got is parsed into one store, every probe analyses the merged store once, and the playbooks judge.
+Live, recorded and user-supplied material takes the same path: the probes capture from a host, everything is parsed into
+one store, every probe analyses the merged store once, and the playbooks judge.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _BY_SEVERITY = {severity: place for place, severity in enumerate(reversed(Severi
 
 
 def this_machine(name: str | None = None) -> LocalHost:
-    """The machine that ddx runs on, with what it does that is itself an investigation."""
+    """The machine that ddx runs on, able to perform calls that are themselves investigations."""
     from ddx_tools.sources.hosts.local import LocalHost
 
     return LocalHost(name, {one.id: partial(_perform, one) for one in PROBES if one.performs})
@@ -80,7 +80,7 @@ def _perform(one: Probe[Any], call: HostCall) -> Reply:
 
 
 def ask_why(target: str, bundle: Path) -> Diagnosis:
-    """The diagnosis of a pid or a path; the capture is kept as a bundle."""
+    """Diagnose a pid or a path and save the capture as a bundle."""
     return investigate([target], save=bundle).diagnose()
 
 
@@ -98,13 +98,13 @@ def investigate(
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
-    With `reach`, the job is looked at on all these hosts, and the target holds at most files besides. `notes` is what
-    somebody says about the job; it is kept with the rest. `told` are facts and findings that were
-    submitted. Raises `UsageError` if the target cannot be used. With `save`, the bundle is kept there. A given `store`
-    takes the rows, and stays open. `debug_server`: HOST:PORT of torch's debug server, which is asked for the job.
+    With `reach`, the job is captured on all these hosts, and the target may add only files. `notes` are remarks about
+    the job, saved with the rest. `told` are submitted facts and findings. With `save`, the bundle is saved there. A
+    given `store` receives the rows and stays open. `debug_server` is HOST:PORT of torch's debug server, which is asked
+    about the job. Raises `UsageError` if the target cannot be used.
     """
     if not all(target):
-        raise UsageError("a target is empty", "Name a pid or a path; leave it out for the job on this host.")
+        raise UsageError("a target is empty", "Name a pid or a path; omit it for the job on this host.")
     if debug_server:
         _refuse_other_jobs(target, reach)
         plan = [*debug_server_plan(debug_server), *(file_plan(absolute_target(target)) if target else ())]
@@ -124,12 +124,16 @@ def investigate(
 
 
 def _refuse_other_jobs(target: Sequence[str], reach: Reach | None) -> None:
-    """A debug server answers for a whole job: it is asked for no other one."""
+    """Raise UsageError if a debug server, which answers for its whole job, is combined with hosts or a pid."""
     if reach:
-        raise UsageError("the debug server answers for all hosts of its job", "Name either it or the hosts.")
+        raise UsageError(
+            "the debug server answers for all hosts of its job", "Name either the debug server or the hosts."
+        )
     for item in target:
         if item.isdigit():
-            raise UsageError("the debug server answers for its own job", f"Name either it or process {item}.")
+            raise UsageError(
+                "the debug server answers for its own job", f"Name either the debug server or process {item}."
+            )
         _refuse_absent(item)
 
 
@@ -143,16 +147,16 @@ def investigate_hosts(
     kept: Store | None = None,
     told: Sequence[Finding] = (),
 ) -> Investigation:
-    """Run steps on many hosts, each of which makes rows of what it sees, and judge all of them; see `investigate`.
+    """Run steps on many hosts, collect their rows, and judge them together; see `investigate`.
 
-    The target holds at most files from the user.
+    The target may contain only files from the user.
     """
     from ddx_tools.investigation.many_hosts.gather import gather
     from ddx_tools.investigation.many_hosts.merge import BundlePart, merge
 
     paths, pids = paths_and_pids(absolute_target(target))
     if pids:
-        raise UsageError(f"{pids[0]}: a pid means something on one host only", "Leave it out where hosts are named.")
+        raise UsageError(f"{pids[0]}: a pid means something on one host only", "Omit it if hosts are named.")
     for path in paths:
         _refuse_absent(path)
     besides = [*(file_plan(paths) if paths else ()), *_note_steps(notes)]
@@ -173,7 +177,7 @@ def investigate_hosts(
 
 
 def paths_and_pids(target: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The paths and the pids of a target."""
+    """Split a target into its paths and its pids."""
     return [item for item in target if not item.isdigit()], [item for item in target if item.isdigit()]
 
 
@@ -186,27 +190,25 @@ def _note_steps(notes: Sequence[str]) -> list[Step]:
 
 
 def bundle_of(target: Sequence[str]) -> Path | None:
-    """The bundle, if the target is one."""
+    """The path of the bundle, if the target is one; otherwise None."""
     path = Path(target[0]) if len(target) == 1 and _exists(target[0]) else None
     return path if path and is_bundle(path) else None
 
 
 def _refuse_absent(item: str) -> None:
     if Path(item).is_relative_to("/proc") and Path(item).is_dir():
-        raise UsageError(
-            f"{item} is what the kernel shows, no evidence of a job", "Name a process by its pid: ddx why PID"
-        )
+        raise UsageError(f"{item} is a kernel file, not evidence from a job", "Name a process by its pid: ddx why PID")
     if not item.isdigit() and not _exists(item):
         raise UsageError(
             f"{item}: no such file or directory",
-            'What you know goes behind --note: ddx why … --note "…"'
+            'Put remarks after --note: ddx why … --note "…"'
             if " " in Path(item).name and not Path(item).suffix
-            else "Name a pid, a bundle, logs or dumps; or nothing, for the job on this host.",
+            else "Name a pid, a bundle, logs or dumps. Default: the job on this host.",
         )
 
 
 def _exists(item: str) -> bool:
-    """Whether there is such a path; of a text that cannot be one (pasted by mistake, say) there is none."""
+    """Whether a path exists; False also for a text that cannot be a path (pasted by mistake, say)."""
     try:
         return Path(item).exists()
     except (OSError, ValueError):
@@ -214,7 +216,7 @@ def _exists(item: str) -> bool:
 
 
 def absolute_target(target: Sequence[str]) -> list[str]:
-    """The target as the journal keeps it, independent of the working directory: pids and absolute paths."""
+    """The target independent of the working directory, as the journal keeps it: pids and absolute paths."""
     return [item if item.isdigit() else str(Path(item).absolute()) for item in target]
 
 
@@ -225,7 +227,7 @@ def replay(
     store: Store | None = None,
     told: Sequence[Finding] = (),
 ) -> Investigation:
-    """Take a bundle through exactly the code that a live job takes; `notes` and `told` come on top of what it holds."""
+    """Investigate a bundle with the same code as a live job; `notes` and `told` are added to its contents."""
 
     def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
         known = [(run, probe_if_present(run.probe)) for run in manifest.probes]
@@ -250,7 +252,7 @@ def replay_steps(
     *,
     follow: bool = False,
 ) -> Investigation:
-    """Run steps against the hosts of a bundle; `follow`: go on as the diagnosis asks. See `capture_recorded`."""
+    """Run steps against the hosts of a bundle; with `follow`, also run the next checks. See `capture_recorded`."""
     with capture_recorded(path, choose, progress, on_top) as (captured, bundle), _opened(kept) as store:
         found = conclude(store, captured, progress, told, follow=bundle if follow else None)
         found.lacking = bundle.gaps(found.missing)
@@ -259,14 +261,14 @@ def replay_steps(
 
 
 def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) -> None:
-    """Say how many of many hosts answered; those that did not are findings of what a job is."""
+    """Report how many hosts answered; hosts that did not become findings of the `jobs` probe."""
     if not asked:
         return
     from ddx_tools.sources.cluster.targets import reasons
 
     store.insert({"asked_hosts": [one.model_dump() for one in asked]})
     found.unanswered = reasons(asked)
-    # First: what else could not be looked at is never told in their place.
+    # These come first, so that no other gap is reported in their place.
     found.missing[:0] = [Missing(what=line, why_it_matters=HOST_NOT_LOOKED_AT) for line in found.unanswered]
     answered = sum(one.state == "answered" for one in asked)
     idle = sum(one.jobs == 0 for one in asked)
@@ -276,9 +278,9 @@ def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) 
 
 
 def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], progress: Progress) -> None:
-    """Go on as the diagnosis asks, on the hosts that were asked the same at capture: to read that disturbs no job.
+    """Run the diagnosis's next checks on the recorded hosts that were asked the same: reading these disturbs no job.
 
-    What nobody asked there is no gap in what was captured, so it is not counted as missing.
+    A question that was not asked at capture is not a gap of the capture, so it is not counted as missing.
     """
     while (check := found.judge().next_check) and check.probe != "ask" and check.probe not in done:
         done.add(check.probe)
@@ -288,21 +290,21 @@ def _follow(store: Store, found: Investigation, bundle: Bundle, done: set[str], 
         step = Step(reader, {"target": [], **check.args})
         try:
             step.probe.args.model_validate(step.args)
-        except ValidationError:  # what the page filled in is no argument for it
+        except ValidationError:  # the arguments that the page filled in do not fit
             continue
         kept = (entry for entry in bundle.manifest.journal if entry.path)
         asked = {entry.host for entry in kept if PurePosixPath(entry.path or "").parts[2:3] == (check.probe,)}
         raws = [run_step(step, RecordedHost(bundle, host, step.probe.id)) for host in sorted(asked)]
         answered = [raw for raw in raws if raw.items and raw.status in (ProbeStatus.OK, ProbeStatus.PARTIAL)]
         for raw in answered:
-            progress(f"{step.probe.id} on {raw.host}, which is the next check (recorded)")
+            progress(f"{step.probe.id} on {raw.host}: the next check (recorded)")
             _parse(store, found, step, replace(raw, missing=[], problems=[]))
         if answered:
             _analyse(store, found, [step], progress)
 
 
 def _opened(kept: Store | None) -> AbstractContextManager[Store]:
-    """The caller's store, which stays open, or one for the time of the investigation."""
+    """The caller's store, which stays open, or a temporary one for the investigation."""
     return Store() if kept is None else nullcontext(kept)
 
 
@@ -315,7 +317,7 @@ def capture_steps(
     kept: Store | None = None,
     told: Sequence[Finding] = (),
 ) -> Investigation:
-    """Run steps against this machine, and judge what they saw; see `investigate`."""
+    """Run steps against this machine and judge the results; see `investigate`."""
     with (
         bundle_directory(save) as directory,
         _opened(kept) as store,
@@ -333,23 +335,23 @@ def conclude(
     came: HostsGathered | None = None,
     follow: Bundle | None = None,
 ) -> Investigation:
-    """Read what was captured into the store, let every probe analyse it, and judge: whatever was captured.
+    """Read a capture into the store, let every probe analyse it, and judge the findings.
 
-    `came`: what many hosts said, whose rows are in the store. `follow`: the bundle in which next checks are looked up.
-    Raises UsageError if files from the user are of no use.
+    `came` are the answers of many hosts, whose rows are already in the store. `follow` is the bundle for next checks.
+    Raises UsageError if no probe can use the user's files.
     """
     found = Investigation(live=captured.live)
     if came:
         found.missing = list({one.what: one for one in came.said.missing}.values())
         found.results = came.said.results
-    # Only now it is known who wants the lines of which log.
+    # Only now is it known which probes want the lines of which log.
     for step, raw in captured.raws:
         _parse(store, found, step, raw)
     if captured.brought:
         _refuse_nothing([raw for _, raw in captured.raws], captured.manifest.target, captured.brought)
     _note_asked(store, found, came.asked if came else captured.manifest.asked)
     _note_intakes(store, found, captured.hosts)
-    # To sort the rows of thousands of ranks takes seconds; of several probes nobody looks at them.
+    # Sorting the rows of thousands of ranks takes seconds, and with several probes nobody reads them.
     _analyse(store, found, captured.steps, progress, shown=not came or len(came.said.results) == 1)
     if follow:
         _follow(store, found, follow, {step.probe.id for step in captured.steps}, progress)
@@ -363,7 +365,7 @@ def conclude(
 
 
 def _look_closer(store: Store, found: Investigation, names: Names, told: Sequence[Finding]) -> None:
-    """What only the rows can say, as long as they are there; and what was submitted."""
+    """Derive views that need the rows while they exist, and add submitted findings."""
     from ddx_tools.diagnosis.waits import waits_of
 
     found.told = list(told)
@@ -380,7 +382,7 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
 
 
 def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -> None:
-    """Files of which no probe can read any are unusable input, not an undecided case."""
+    """Raise UsageError if no probe can read any of the files: that is unusable input, not an undecided case."""
     if not all(raw.host == UNKNOWN_HOST and not raw.items for raw in raws):
         return
     for item in target:
@@ -393,13 +395,13 @@ def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -
     why = "; ".join(told[:_MOST_REASONS])
     raise UsageError(
         f"nothing usable in {', '.join(target)[:300]}: no log, flight record, trace, error file, stack dump, "
-        f"environment, launch script or text of a machine ({why or f'{len(materials)} files were looked at'})",
+        f"environment, launch script or machine report ({why or f'{len(materials)} files were examined'})",
         "Name the launcher's log, the ranks' logs, a directory of flight records, py-spy dumps, or a bundle.",
     )
 
 
 def _note_intakes(store: Store, found: Investigation, hosts: Iterable[Host]) -> None:
-    """Say what there was to look at, and what of it was not read."""
+    """Record which files were examined, and which were not read."""
     for taken in [taken for host in hosts for taken in host.intakes.values()]:
         store.insert(taken.rows())
         if taken.host.name == UNKNOWN_HOST and any(material.path != NOTE_PATH for material in taken.materials):
@@ -424,7 +426,7 @@ def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
 def _analyse(
     store: Store, found: Investigation, plan: Sequence[Step], progress: Progress, *, shown: bool = True
 ) -> None:
-    """`shown`: somebody looks at the rows, too."""
+    """Let the probes analyse the store; with `shown`, also sort the rows for display."""
     found.seats = read_seats(store)
     for step in {step.probe.id: step for step in plan}.values():
         progress(f"comparing {step.probe.title.lower()}")

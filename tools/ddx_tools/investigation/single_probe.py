@@ -1,4 +1,4 @@
-"""One probe alone: of what runs here, of files from the user, or of a bundle."""
+"""Runs a single probe on a live job, on the user's files, or on a bundle."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def run_probe(
     machine: Machine = this_machine,
     reach: Reach | None = None,
 ) -> tuple[ProbeResult, Investigation]:
-    """One probe alone, live on this host or on many (`reach`), or (if the target is a bundle) recorded."""
+    """Run one probe live on this host, on many hosts (`reach`), or on a bundle, and return its result."""
     target = step.args["target"]
     for out in step.exports.values():
         refuse_unwritable(out)
 
     def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
-        """As it was asked at capture, unless told otherwise; a probe that did not run then, of every host."""
+        """The steps as asked at capture, unless arguments were changed; a new probe runs on every host."""
         runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
         asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
         return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]
@@ -58,7 +58,7 @@ def run_probe(
         absolute = absolute_target(target)
         found = capture_steps(_parted(step, absolute), absolute, save, progress, machine)
     if not found.results:
-        raise UnreadableInput(f"{target[0]} names no host: there is nothing to look at")
+        raise UnreadableInput(f"{target[0]} names no host: there is nothing to read")
     result = _as_one(found.results) if reach or not bundle else found.results[0]
     result.problems[:0] = found.unanswered
     if found.lacking:
@@ -71,7 +71,7 @@ def run_probe(
 
 
 def _as_one(results: Sequence[ProbeResult]) -> ProbeResult:
-    """What one probe says of what runs and of what the user passed."""
+    """Merge a probe's results on the live job and on the user's files."""
     first, *others = results
     for other in others:
         first.searched += other.searched
@@ -82,7 +82,7 @@ def _as_one(results: Sequence[ProbeResult]) -> ProbeResult:
 
 
 def _parted(step: Step, target: Sequence[str]) -> list[Step]:
-    """A step about pids and files is two: what runs is asked of this machine, what the user passed of no host."""
+    """Split a step about pids and files in two: pids go to this machine, the user's files to no host."""
     paths, pids = paths_and_pids(target)
     if not (paths and pids):
         return [replace(step, args={**step.args, "target": list(target)})]
@@ -95,7 +95,7 @@ def _parted(step: Step, target: Sequence[str]) -> list[Step]:
 
 
 def _told(step: Step) -> dict[str, Any]:
-    """Arguments, other than what to look at, that are not what they are if nobody says anything."""
+    """The arguments, apart from the target, that differ from their defaults."""
     fields = step.probe.args.model_fields
     return {
         name: value
@@ -105,7 +105,7 @@ def _told(step: Step) -> dict[str, Any]:
 
 
 def _next(found: Investigation, done: Probe[Any]) -> list[NextProbe]:
-    """The probe that would best go on from what one probe saw, if the playbooks know one."""
+    """The next probe to run after this one, if the playbooks know one."""
     check = found.judge().next_check if found.findings else None
     if check is None or check.probe in ("ask", done.id):
         return []

@@ -1,4 +1,4 @@
-"""Submits a finding: its quote is checked against the material before it counts."""
+"""Submits a finding, after checking its quote against the material."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def with_checked(
     *,
     machine: Machine = this_machine,
 ) -> Investigation:
-    """An investigation with one more finding. `told`: what was submitted before.
+    """Check a finding and return an investigation that includes it. `told` are earlier submitted findings.
 
-    Raises UsageError if its source opens nothing, or does not show the quote, or neither it nor the job has a rank.
+    Raises UsageError if its source cannot be opened or does not show the quote, or if it names an unknown rank.
     """
     finding = one.finding()
     words = parse_words([one.source])
@@ -40,6 +40,6 @@ def with_checked(
     if one.quote not in shown.text:
         raise UsageError(
             f"{one.source} does not show {one.quote[:_LONGEST]!r}",
-            f"Quote it verbatim: ddx show {one.source} prints what stands there.",
+            f"Quote it verbatim: ddx show {one.source} prints the text there.",
         )
     return found

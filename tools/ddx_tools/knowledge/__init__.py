@@ -1,1 +1,1 @@
-"""What is known of torch, NCCL, launchers, messages, variables and GPUs, as data, and the modules that load it."""
+"""Knowledge about torch, NCCL, launchers, messages, variables and GPUs, as data, and the modules that load it."""

@@ -1,8 +1,8 @@
-"""What a start worked out, kept for the next one: plain data as JSON, in the user's cache directory.
+"""Caches computed data between runs of ddx, as JSON in the user's cache directory.
 
-Nothing depends on it. A file that is absent, damaged, or that somebody else could have written counts as absent, and
-cannot be written is not kept. Files are replaced whole, so processes that start together do not disturb one another.
-They hold data alone: reading one never runs code, and whoever reads it checks it as if it came from its source.
+Nothing depends on it. A file that is damaged, or that another user could have written, counts as absent; what cannot
+be written is not kept. Files are replaced whole, so processes that start together do not disturb each other.
+They hold only data: reading one never runs code, and its reader validates it as if it came from the source.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def kept(sources: Iterable[str], make: Callable[[], T]) -> T:
-    """What `make` returned for these texts at an earlier start, else what it returns now.
+    """The cached result of `make` for these source texts, or a new one.
 
-    `sources` is all that the result depends on: a text that changes by a character is a new key. What JSON does not
-    give back as it was (keys that are numbers, dates) is made each time.
+    `sources` is everything that the result depends on: changing a single character gives a new key. Results that JSON
+    does not reproduce exactly (numeric keys, dates) are computed every time.
     """
     digest = hashlib.sha256()
     for source in sources:
@@ -48,28 +48,28 @@ def kept(sources: Iterable[str], make: Callable[[], T]) -> T:
 
 
 def _folder() -> Path | None:
-    """The cache directory, made if need be; None where it is not the user's own, or cannot be made."""
+    """The cache directory, created if necessary; None if it is not the user's own or cannot be created."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     try:
         folder = (Path(named) if named.startswith("/") else Path.home() / ".cache") / "ddx"
-        # With sudo, HOME may be another user's: a directory of root's there would be in that user's way.
+        # With sudo, HOME may be another user's, who could then not use a directory created by root.
         nearest = next(path for path in (folder, *folder.parents) if path.exists())
         if nearest.stat().st_uid != os.geteuid():
             return None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
-    except (OSError, RuntimeError):  # RuntimeError: nobody knows a home directory
+    except (OSError, RuntimeError):  # RuntimeError: the home directory is unknown
         return None
     return folder if stat.S_ISDIR(status.st_mode) and _is_own(status) else None
 
 
 def _is_own(status: os.stat_result) -> bool:
-    """Whether nobody but this user can have written it."""
+    """Whether only this user can have written the file."""
     return status.st_uid == os.geteuid() and not status.st_mode & _OTHERS_MAY_WRITE
 
 
 def _read(file: Path) -> bytes | None:
-    """What a file holds below its first line, which is the digest of the rest; None if that is not so."""
+    """Read a cache file: the content after its first line, which must be the content's digest; None if it is not."""
     try:
         with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
             status = os.fstat(opened.fileno())
@@ -82,7 +82,7 @@ def _read(file: Path) -> bytes | None:
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Put a file in place, and remove those that nobody has written for long. Raises OSError."""
+    """Write a cache file, and delete files that have not been written for long. Raises OSError."""
     import tempfile
 
     for old in file.parent.iterdir():

@@ -1,4 +1,4 @@
-"""The closed list of facts that people and agents can report about a job: `knowledge/facts.yaml`."""
+"""The closed list of facts that people and agents can report about a job, from `knowledge/facts.yaml`."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ FactKind = Literal["wrong", "tried", "moment", "circumstance"]
 
 
 class ReportedFact(BaseModel, extra="forbid", frozen=True):
-    """One fact of the list."""
+    """A fact that can be reported, with its wording and its negation."""
 
     kind: FactKind
     so: str
-    """What it says where it is so."""
+    """Sentence if the fact holds."""
     not_so: str = ""
-    """What it says where it is not, if that is more than its negation."""
+    """Sentence if it does not hold, unless that is simply its negation."""
     question: str
 
     def says(self, *, negated: bool) -> str:
-        """It, or its contrary, in words."""
-        return (self.not_so or f"it is not so that {self.so}") if negated else self.so
+        """The fact or its negation in words."""
+        return (self.not_so or f"it is not the case that {self.so}") if negated else self.so
 
     def tells_of_a_fault(self, *, negated: bool) -> bool:
-        """Whether who reports it says that something is wrong."""
+        """Whether reporting it means that something is wrong."""
         return self.kind != "circumstance" and (self.kind == "tried" or not negated)
 
 
 @cache
 def known_facts() -> Mapping[str, ReportedFact]:
-    """All facts by name, in the order of the file."""
+    """All facts by name, in file order."""
     kinds: dict[FactKind, dict[str, dict[str, str]]] = shipped("facts.yaml")
     return {
         name: ReportedFact.model_validate({"kind": kind, **entry})

@@ -1,6 +1,6 @@
-"""The attributes that findings have, with their types, out of `knowledge/finding_attributes.yaml`.
+"""The attributes of findings and their types, from `knowledge/finding_attributes.yaml`.
 
-Pages are checked by them when they load, and the findings of incidents by the gate.
+Playbook pages are checked against them on loading, and the findings of incidents by the evaluation gate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddx_tools.knowledge.load import shipped
 
 _ANY = "any"
 OF_EVERY_FINDING = ("severity", "count")
-"""What a page may ask of every finding beside its attributes; `count` is the number of its ranks."""
+"""Names that a page can test on every finding in addition to its attributes; `count` is the number of its ranks."""
 _GROUP = re.compile(r"\(\?P<(\w+)>")
 _NUMBERS = ("integer", "number")
 _FITS = {
@@ -35,23 +35,23 @@ _FITS = {
 
 @dataclass(frozen=True)
 class AttributeType:
-    """What values an attribute has: its kind in a word, and all values of a closed set."""
+    """The type of an attribute: its kind as a word, and all its values if they are a closed set."""
 
     kind: str
     values: frozenset[str] = frozenset()
 
     @property
     def is_number(self) -> bool:
-        """Whether `min` and `max` can be asked of it."""
+        """Whether `min` and `max` apply to it."""
         return self.kind in _NUMBERS
 
     @property
     def words(self) -> str:
-        """For a person: its kind, or its values."""
+        """The type in words: its values or its kind."""
         return "one of " + ", ".join(sorted(self.values)) if self.values else self.kind
 
     def fits(self, value: Any) -> bool:
-        """Whether a value of a finding is of this type; None says that it is not known, and always fits."""
+        """Whether a value is of this type. None means unknown and always fits."""
         if value is None:
             return True
         if self.values:
@@ -66,7 +66,7 @@ def _items(value: Any) -> list[Any]:
 
 @cache
 def attributes_of(code: str) -> Mapping[str, AttributeType]:
-    """The attributes that findings of a code may have, by name; those of a message have its named groups, too."""
+    """The attributes that findings with a code may have, by name, including named groups of messages that raise it."""
     declared = _declared()
     found = {name: _type_of(told) for name, told in (declared[_ANY] | declared.get(code, {})).items()}
     for name in _of_messages().get(code, ()):
@@ -75,20 +75,20 @@ def attributes_of(code: str) -> Mapping[str, AttributeType]:
 
 
 def nearest(word: str, known: Mapping[str, Any] | frozenset[str]) -> str:
-    """What somebody may have meant, as the end of a sentence about a word that is not known."""
+    """The nearest known word to an unknown one, as the end of a sentence about it."""
     near = difflib.get_close_matches(word, sorted(known), 1, 0.5)
     return f"nearest is {near[0]!r}" if near else f"known are {', '.join(sorted(known)) or 'none'}"
 
 
 def undeclared(code: str, attributes: Mapping[str, Any]) -> list[str]:
-    """The attributes of a finding that nobody declared, or that have a value of another type, in words."""
+    """A finding's attributes that are undeclared or have a value of another type, in words."""
     known = attributes_of(code)
     wrong = []
     for name, value in attributes.items():
         if name not in known:
             wrong.append(f"{code} has an attribute {name!r} that finding_attributes.yaml does not declare")
         elif not known[name].fits(value):
-            wrong.append(f"{code}: {name} is {value!r}, and declared as {known[name].words}")
+            wrong.append(f"{code}: {name} is {value!r}, but is declared as {known[name].words}")
     return wrong
 
 
@@ -98,7 +98,7 @@ def _type_of(told: str | list[str]) -> AttributeType:
     if told in ("activity", "context"):
         return AttributeType("text", _words_of_frames()[told])
     if told not in _FITS:
-        raise ValueError(f"finding_attributes.yaml: {told!r} is no type; known are {', '.join(_FITS)}")
+        raise ValueError(f"finding_attributes.yaml: {told!r} is not a type; known are {', '.join(_FITS)}")
     return AttributeType(told)
 
 
@@ -118,7 +118,7 @@ def _words_of_frames() -> dict[str, frozenset[str]]:
 
 @cache
 def _of_messages() -> dict[str, set[str]]:
-    """By code, what messages say that raise it."""
+    """Per code, the attributes set by the messages that raise it."""
     found: dict[str, set[str]] = {code: set() for code in finding_codes()}
     for message in signatures():
         groups = {name.rstrip("_") for name in _GROUP.findall(message.regex)}

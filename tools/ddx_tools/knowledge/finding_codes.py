@@ -1,7 +1,7 @@
-"""The registry of finding codes, out of `knowledge/findings.yaml`.
+"""The registry of finding codes, from `knowledge/findings.yaml`.
 
 A code is `<subject>.<observation>`. It is named for what was seen, so that a stack, a flight record and a log
-line raise the same one; `attributes.basis` says which source it was.
+line raise the same code; `attributes.basis` says which source it was.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from ddx_tools.knowledge.load import shipped
 
 @cache
 def finding_codes() -> dict[str, str]:
-    """{code: what was seen, and the attributes such a finding has}."""
+    """All registered codes, each with a sentence on what was seen and the attributes of its findings."""
     return dict(shipped("findings.yaml"))
 
 
 def is_registered(code: str) -> bool:
-    """Whether a finding code exists."""
+    """Whether a finding code is registered."""
     return code in finding_codes()
 
 
 @cache
 def codes_of(name: str) -> frozenset[str]:
-    """The codes that a name stands for: `startup.*` is every observation of that subject."""
+    """The codes that a name stands for; `startup.*` stands for all observations of that subject."""
     if not name.endswith(".*"):
         return frozenset({name} & finding_codes().keys())
     return frozenset(code for code in finding_codes() if code.startswith(name[:-1]))
 
 
 def codes_with(word: str) -> dict[str, str]:
-    """The codes in whose name or sentence a word stands, in capitals or not, and their sentences."""
+    """Find codes whose name or sentence contains a word, ignoring case, with their sentences."""
     wanted = word.casefold()
     return {code: says for code, says in finding_codes().items() if wanted in f"{code} {says}".casefold()}

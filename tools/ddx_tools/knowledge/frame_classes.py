@@ -1,4 +1,4 @@
-"""Classifies a stack by the rules of `knowledge/frames.yaml`."""
+"""Classifies stacks by the rules in `knowledge/frames.yaml`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddx_tools.model.stack_frame import Frame
 
 @dataclass(frozen=True)
 class Activity:
-    """What a thread does, in the words of the rules."""
+    """What a thread is doing, as classified by the rules."""
 
     name: str
     operation: str | None = None
@@ -22,7 +22,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class KernelView:
-    """What the kernel says of the thread; None where it does not say."""
+    """What the kernel reports about a thread; None where it reports nothing."""
 
     state: str | None = None
     wchan: str | None = None
@@ -35,7 +35,7 @@ _FACT_KEYS = ("code", "wchan", "syscall", "blocked_on", "state")
 
 
 class FrameRules:
-    """The rules, compiled once."""
+    """The compiled rules of `frames.yaml`, and the classifications based on them."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.waits_for_peers = frozenset(data["waits_for_peers"])
@@ -53,7 +53,7 @@ class FrameRules:
     def activity(
         self, frames: Sequence[Frame], running: bool, code: str | None, kernel: KernelView | None = None
     ) -> Activity:
-        """What a thread does. `frames` innermost first; `code` is the text of the innermost user line."""
+        """Classify what a thread is doing. `frames`: innermost first; `code`: text of the innermost user line."""
         seen = kernel or KernelView()
         inner = _inside_user_code(frames)
         facts = {
@@ -76,9 +76,9 @@ class FrameRules:
     def progress_shows_in(
         self, activity: str, wchan: str | None, running: bool
     ) -> Literal["nothing", "switched", "ran"]:
-        """What tells, of a thread whose stack stays the same, that it made progress between two samples.
+        """Which counter shows that a thread with an unchanged stack made progress between two samples.
 
-        One that waits in slices wakes now and then for nothing; one that spins burns CPU in one place.
+        A thread that waits in time slices wakes up now and then without progress; a spinning one uses CPU in one place.
         """
         waits = activity in self.waits_for_peers
         if activity in self._polls or (waits and wchan and self._polling_wchan.fullmatch(wchan)):
@@ -86,21 +86,21 @@ class FrameRules:
         return "switched" if waits and running else "ran"
 
     def kernel_part(self, wchan: str | None) -> str | None:
-        """Whose a function of the kernel is: `storage`, `gpu_driver` or `other`; None without a function."""
+        """The kernel part that a wait function belongs to: `storage`, `gpu_driver` or `other`; None if no function."""
         if wchan is None:
             return None
         return next((part for part, pattern in self._kernel_parts.items() if pattern.fullmatch(wchan)), "other")
 
     def words(self, activity: str) -> str:
-        """An activity as a person says it."""
+        """An activity in words, for a person."""
         return self._words.get(activity, activity)
 
     def wants_source(self, frame: Frame) -> bool:
-        """Whether the text of a frame's file tells something: user code, and the few library files named."""
+        """Whether the source text of a frame's file is useful: user code, and the few named library files."""
         return frame.is_user or any(pattern.fullmatch(frame.module) for pattern in self._qualify)
 
     def contexts(self, frames: Sequence[Frame], user_functions: Sequence[str]) -> list[str]:
-        """What encloses the innermost frame, each named once, in the order of the rules."""
+        """The contexts that enclose the innermost frame, each once, in rule order."""
         found: dict[str, None] = {}
         for rule in self._contexts:
             by_function = rule.get("user_function")
@@ -115,7 +115,7 @@ class FrameRules:
 
 @cache
 def frame_rules() -> FrameRules:
-    """The rules that ship with ddx."""
+    """Load the rules that ship with ddx."""
     return FrameRules(shipped("frames.yaml"))
 
 
@@ -134,7 +134,7 @@ def _inside_user_code(frames: Sequence[Frame]) -> list[Frame]:
 
 
 def _matching_frame(rule: dict[str, Any], inner: Sequence[Frame]) -> Frame | None:
-    """The frame that a rule is about; a rule without frame keys is about none in particular."""
+    """The frame that a rule matches; a rule without frame keys matches none in particular."""
     if not any(key in rule for key in _FRAME_KEYS):
         return _NO_FRAME
     candidates = reversed(inner) if rule.get("outermost") else inner
@@ -153,7 +153,7 @@ def _facts_hold(rule: dict[str, Any], facts: dict[str, str | None]) -> bool:
         pattern, value = rule.get(key), facts[key]
         if pattern is None:
             continue
-        if value is None:  # what the kernel or the source did not say cannot hold
+        if value is None:  # a fact that the kernel or the source did not report cannot hold
             return False
         found = pattern.search(value) if key in ("code", "blocked_on") else pattern.fullmatch(value)
         if not found:

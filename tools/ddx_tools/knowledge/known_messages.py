@@ -1,7 +1,7 @@
-"""Known messages: `knowledge/signatures/*.yaml`, and matching a text against them.
+"""Known messages from `knowledge/signatures/*.yaml`, and matching of texts against them.
 
-Every signature has a `needle`, words that stand in each of its messages. One word of every needle, its *hook*, is
-looked up among the words of a text, so that nearly all lines cost a look-up and no regular expression.
+Every signature has a `needle`, words that occur in each of its messages. One word of every needle, its *hook*, is
+looked up among the words of a text, so that nearly all lines cost only a look-up and no regular expression.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ddx_tools.model.grouping import gathered
 
 _GROUP_LIMIT = 400
 _LIST_LIMIT = 16_000
-"""Characters of a list of ranks: of more than expressions find."""
+"""Maximum characters kept of a list of ranks; expressions never match longer ones."""
 _NUMBERS = re.compile(r"[\d, ]*")
 _WORD = re.compile(r"\w+")
 
 
 class Signature(BaseModel, extra="forbid", frozen=True):
-    """One known message. `knowledge/signatures/README.md` says what the fields mean."""
+    """A known message. `knowledge/signatures/README.md` explains the fields."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]+$")
     kind: Literal["watchdog", "gloo", "signature"] = "signature"
-    needle: list[str] = Field(min_length=1, description="Words of which one stands in every such message.")
+    needle: list[str] = Field(min_length=1, description="Texts of which every such message contains at least one.")
     regex: str
     examples: list[str] = Field(min_length=1)
     provenance: Literal["recorded", "transcribed", "constructed"]
@@ -41,39 +41,39 @@ class Signature(BaseModel, extra="forbid", frozen=True):
     meaning: str
     findings: list[str] = Field(default_factory=lambda: ["log.signature"])
     attributes: dict[str, str | int | bool] = Field(
-        default_factory=dict, description="What its findings say beside the groups."
+        default_factory=dict, description="Attributes of its findings in addition to the groups."
     )
     values: dict[str, dict[str, str | int | bool]] = Field(
-        default_factory=dict, description="What texts of a group stand for."
+        default_factory=dict, description="What the texts of a group stand for."
     )
-    lists: list[str] = Field(default_factory=list, description="Groups that hold several values.")
-    texts: list[str] = Field(default_factory=list, description="Groups that stay text, though they look like numbers.")
+    lists: list[str] = Field(default_factory=list, description="Groups that contain several values.")
+    texts: list[str] = Field(default_factory=list, description="Groups that stay text even if they look like numbers.")
     reader: Literal["cuda_oom", "xid"] | None = Field(
-        default=None, description="What reads the message where an expression cannot."
+        default=None, description="Parser for messages that an expression cannot parse."
     )
     replaces: list[str] = Field(
-        default_factory=list, description="More general messages that do not count where this one matches."
+        default_factory=list, description="More general messages that do not count if this one matches."
     )
     source: str
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """The compiled expression."""
+        """The compiled regular expression."""
         return _compiled(self.regex)
 
     @property
     def group_names(self) -> frozenset[str]:
-        """Names of what a match holds."""
+        """Names of the groups in a match, without trailing underscores."""
         return frozenset(name.rstrip("_") for name in self.pattern.groupindex)
 
 
 @dataclass(frozen=True)
 class SignatureMatch:
-    """A signature that a text matches, with its named groups."""
+    """A signature that matches a text, with its named groups."""
 
     signature: Signature
     groups: dict[str, str]
-    """Without underscores at the end of names: alternatives of one expression bind `port` and `port_`."""
+    """Group values by name, without trailing underscores: alternatives of one expression bind `port` and `port_`."""
     text: str
 
 
@@ -84,7 +84,7 @@ def _compiled(regex: str) -> re.Pattern[str]:
 
 @cache
 def signatures() -> tuple[Signature, ...]:
-    """All known messages, in the order of the files and in them. Raises ValueError if a file is wrong."""
+    """Load all known messages, in order of the files. Raises ValueError if a file is invalid."""
     folder = resources.files("ddx_tools").joinpath("knowledge/signatures")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
     texts = [file.read_text(encoding="utf-8") for file in files]
@@ -94,7 +94,7 @@ def signatures() -> tuple[Signature, ...]:
         _refuse_wrong([Signature.model_validate(item) for item in items])
         return items
 
-    # The checks compile every expression: that is done once for each state of the files and of the registry.
+    # The checks compile every expression, so they run only once per state of the files and the registry.
     return tuple(map(Signature.model_validate, kept([*texts, *finding_codes()], checked)))
 
 
@@ -118,7 +118,7 @@ def _what_is_wrong(known: Signature) -> str | None:
 
 
 def signature(signature_id: str) -> Signature:
-    """One signature by its id (KeyError if there is none)."""
+    """The signature with an id. Raises KeyError if there is none."""
     return _by_id()[signature_id]
 
 
@@ -128,7 +128,7 @@ def _by_id() -> dict[str, Signature]:
 
 
 def _of_libraries() -> list[Signature]:
-    """One for each thing that messages of libraries are about, found by `formats.library_messages`."""
+    """One signature per subject of library messages, which `library_messages` recognises."""
     common = {"needle": ["-"], "regex": "(?!)", "examples": ["-"], "provenance": "constructed", "versions": "all"}
     return [
         Signature(id=f"library_{name}", attributes={"speaks_of": name}, source="knowledge/messages", **common, **told)
@@ -138,13 +138,13 @@ def _of_libraries() -> list[Signature]:
 
 @cache
 def needles() -> tuple[str, ...]:
-    """Words of which at least one stands in every known message: for a first pass over large texts."""
+    """Texts of which every known message contains at least one, for a first pass over large texts."""
     return tuple(dict.fromkeys(needle for known in signatures() for needle in known.needle))
 
 
 @cache
 def _by_hook() -> dict[str, list[tuple[str, int]]]:
-    """{word: (needle that holds it, place of its signature)}."""
+    """Index of hooks: `{word: [(needle that contains it, index of its signature)]}`."""
     return gathered(
         (_hook(needle), (needle, place)) for place, known in enumerate(signatures()) for needle in known.needle
     )
@@ -156,7 +156,7 @@ def _hooks() -> frozenset[str]:
 
 
 def _hook(needle: str) -> str:
-    """The longest word of a needle that it shows whole; of a needle of one word, that word."""
+    """The hook of a needle: its longest complete word, or its only word."""
     words = [
         (match.start() > 0 and match.end() < len(needle), len(match[0]), match[0]) for match in _WORD.finditer(needle)
     ]
@@ -164,7 +164,7 @@ def _hook(needle: str) -> str:
 
 
 def has_needle(text: str) -> bool:
-    """Whether words stand in a text that belong to a known message, though what they stand in may be changed or cut."""
+    """Whether a text contains words of a known message, even if the message itself is changed or cut."""
     return bool(_candidates(text))
 
 
@@ -174,7 +174,7 @@ def _candidates(text: str) -> set[int]:
 
 
 def match_signatures(text: str) -> list[SignatureMatch]:
-    """Every signature that stands in a text, in the order of the files."""
+    """Find all signatures that match a text, in order of the files."""
     places = _candidates(text)
     found = []
     for place in sorted(places):
@@ -190,7 +190,7 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
 
 
 def _bounded(value: str) -> str:
-    """A value of usual length; a list of numbers may be longer, and none of them is cut in two."""
+    """Cut a value to the usual length; a list of numbers may be longer, and no number is cut in two."""
     if len(value) <= _GROUP_LIMIT:
         return value
     if not _NUMBERS.fullmatch(value):

@@ -1,4 +1,4 @@
-"""How many processes a launch starts, on how many hosts, with which GPUs: as far as its words say it for certain."""
+"""How many processes a launch starts, on how many hosts, with which GPUs, as far as its command states it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ddx_tools.knowledge.launch_tools import dimension, launch_knowledge
 from ddx_tools.model.launch import Environment, Launch, Layer, Option
 
 RANK_LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
-"""Tools that start the processes of one host, each with its LOCAL_RANK."""
+"""Tools that start the processes on a host, each with its own LOCAL_RANK."""
 _LOOPBACK = re.compile(r"(?:localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[?::1\]?)(?::\d+)?", re.I)
 
 
 @dataclass(frozen=True)
 class Degree:
-    """A dimension of parallelism and its size."""
+    """A dimension of parallelism, its size, and the option that sets it."""
 
     dimension: str
     size: int
@@ -24,23 +24,23 @@ class Degree:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is certain of a launch; None is what its words do not say."""
+    """The certain facts of a launch; None for what its command does not state."""
 
     nodes: int | None
     per_node: int | None
     world: int | None
     visible_gpus: int | None
-    """GPUs that each process may see."""
+    """Number of GPUs visible to each process."""
     degrees: tuple[Degree, ...]
 
 
 def is_loopback(address: str) -> bool:
-    """Whether other hosts cannot reach the address (with or without a port)."""
+    """Whether an address (with or without a port) is a loopback address, which other hosts cannot reach."""
     return bool(_LOOPBACK.fullmatch(address))
 
 
 def facts_of(environment: Environment, launch: Launch) -> Facts:
-    """The facts of one launch in its environment."""
+    """Derive the facts of one launch in its environment."""
     inner = launch.layer(*RANK_LAUNCHERS)
     srun, mpirun = launch.layer("srun"), launch.layer("mpirun")
     nodes = per_node = world = None
@@ -59,7 +59,7 @@ def facts_of(environment: Environment, launch: Launch) -> Facts:
 
 
 def _number(name: str, *layers: Layer) -> int | None:
-    """The option's value in the first layer that has it."""
+    """An option's numeric value from the first layer that has it."""
     for layer in layers:
         if option := layer.option(name):
             return option.number
@@ -67,13 +67,13 @@ def _number(name: str, *layers: Layer) -> int | None:
 
 
 def _of_launcher(layer: Layer) -> tuple[int | None, int | None, int | None]:
-    """Nodes, processes a node, processes in all."""
+    """(nodes, processes per node, processes in total) according to a launcher's options."""
     if layer.tool == "torchrun":  # defaults: torch 2.13 distributed/run.py
         nnodes, nproc = layer.option("nnodes"), layer.option("nproc_per_node")
         nodes = 1 if layer.option("standalone") else _torchrun_nodes(nnodes)
         per_node = nproc.number if nproc else 1
         return nodes, per_node, nodes * per_node if nodes and per_node else None
-    if layer.tool == "accelerate":  # num_processes counts all nodes; a configuration file may say otherwise
+    if layer.tool == "accelerate":  # num_processes is the total of all nodes; a configuration file may differ
         nodes = _number("num_machines", layer) or (None if layer.option("config_file", "num_machines") else 1)
         world = _number("num_processes", layer)
         return nodes, world // nodes if nodes and world else None, world
@@ -91,7 +91,7 @@ def _torchrun_nodes(option: Option | None) -> int | None:
 
 
 def _visible(environment: Environment) -> int | None:
-    """How many GPUs CUDA_VISIBLE_DEVICES leaves; None if it does not say so."""
+    """How many GPUs CUDA_VISIBLE_DEVICES leaves visible; None if unknown."""
     text = environment.text("CUDA_VISIBLE_DEVICES")
     if text is None:
         return None
@@ -102,7 +102,7 @@ def _visible(environment: Environment) -> int | None:
 
 
 def degrees_of(launch: Launch) -> list[Degree]:
-    """Parallel dimensions that the started program is told; one that is told twice, differently, is unknown."""
+    """The parallel dimensions in the started program's options; one with contradictory values is left out."""
     found: dict[str, list[Degree]] = {}
     for layer in launch.layers:
         for option in layer.options:
@@ -117,19 +117,19 @@ def degrees_of(launch: Launch) -> list[Degree]:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Dimensions that do not fit the number of ranks."""
+    """Parallel dimensions that do not fit the number of ranks."""
 
     dims: dict[str, int]
     product: int
     world: int
     whole: bool
-    """All dimensions are given: the product has to be the number of ranks, and is not. Else it has to divide it."""
+    """All dimensions are given, so their product must equal the number of ranks; otherwise it must divide it evenly."""
     left_out: range = range(0)
-    """Ranks that such a mesh does not reach. Not certain: a dimension that the command does not name may have them."""
+    """Ranks outside such a mesh. Not certain: a dimension that the command does not name may include them."""
 
 
 def size_mismatch(facts: Facts) -> Mismatch | None:
-    """Whether the dimensions that are given cannot make up the number of ranks."""
+    """The mismatch between the given dimensions and the number of ranks; None if they can fit."""
     overlay = launch_knowledge().overlay
     dims = {degree.dimension: degree.size for degree in facts.degrees if degree.dimension not in overlay}
     factors = {name: size for name, size in dims.items() if size > 0}
@@ -142,14 +142,14 @@ def size_mismatch(facts: Facts) -> Mismatch | None:
     if product == facts.world:
         return None
     if not whole and facts.world % product == 0:
-        # Who sets the number of replicas himself leaves nothing to be worked out from the number of ranks.
+        # If the number of replicas is also set, nothing is left to be computed from the number of ranks.
         told = "dp" in factors and len(factors) > 1 and product > 1
         return Mismatch(dims, product, facts.world, whole, range(product, facts.world)) if told else None
     return Mismatch(dims, product, facts.world, whole)
 
 
 def _is_whole(degrees: tuple[Degree, ...]) -> bool:
-    """Whether the program is one whose dimensions are all known here, and all of them are given."""
+    """Whether ddx knows all dimensions of the program, and all of them are given."""
     given = {degree.dimension for degree in degrees}
     spelt = {degree.option.name.rpartition(".")[2].replace("-", "_") for degree in degrees}
     return any(
@@ -158,7 +158,7 @@ def _is_whole(degrees: tuple[Degree, ...]) -> bool:
 
 
 def dealing_option(srun: Layer | None, batch: Layer) -> Option | None:
-    """`--distribution=cyclic`: task 0 on the first host, task 1 on the second, and so on round (srun(1))."""
+    """The `--distribution=cyclic` option, which places task 0 on the first host, task 1 on the second, … (srun(1))."""
     option = (srun.option("distribution") if srun else None) or batch.option("distribution")
     way = (option.value or "").partition(":")[0].lower() if option else ""
     return option if way in ("cyclic", "plane=1") else None

@@ -1,4 +1,4 @@
-"""Programs that start others, and options that set a dimension of parallelism: `launch_tools.yaml`."""
+"""Programs that start others, and options that set a dimension of parallelism, from `launch_tools.yaml`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddx_tools.knowledge.load import shipped
 
 
 class LaunchTool(BaseModel, extra="forbid", frozen=True):
-    """A program that starts others, as the knowledge file describes it."""
+    """A program that starts others, as described in the knowledge file."""
 
     tool: str
     program: list[str]
@@ -37,12 +37,12 @@ class LaunchKnowledge(BaseModel, extra="forbid", frozen=True):
 
 @cache
 def launch_knowledge() -> LaunchKnowledge:
-    """The knowledge that ships with ddx. Raises ValidationError if the file is wrong."""
+    """Load the launch knowledge that ships with ddx. Raises ValidationError if the file is invalid."""
     return LaunchKnowledge.model_validate(shipped("env_vars/launch_tools.yaml"))
 
 
 def dimension(option: str) -> str | None:
-    """The dimension of parallelism that an option sets, if it sets one for the whole job (`tp`, `pp`, …)."""
+    """The dimension of parallelism (`tp`, `pp`, …) that an option sets for the whole job; None if it sets none."""
     section, _, name = option.lstrip("-+").rpartition(".")
     if section.rpartition(".")[2] not in launch_knowledge().sections:
         return None

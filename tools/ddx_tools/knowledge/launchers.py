@@ -1,4 +1,4 @@
-"""What launchers, ranks and their workers look like in a process table: `knowledge/launchers.yaml`, compiled."""
+"""Recognises launchers, ranks and their workers in a process table, by `knowledge/launchers.yaml`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddx_tools.model.process import Process
 
 @dataclass(frozen=True)
 class Identity:
-    """What a process says of its rank. What it does not say is None."""
+    """The rank variables of a process; None for those it does not have."""
 
     launcher: str
     rank: int | None = None
@@ -24,12 +24,12 @@ class Identity:
     hosts: int | None = None
     master: str | None = None
     contiguous: bool = False
-    """The ranks of one host are numbered in one run."""
+    """The ranks of a host are numbered consecutively."""
 
 
 @dataclass(frozen=True)
 class _Convention:
-    """Names of the variables by which a launcher tells a process its rank; the first one that is set counts."""
+    """Names of the variables in which a launcher passes the rank to a process; the first one set counts."""
 
     launcher: str
     rank: Sequence[str]
@@ -41,7 +41,7 @@ class _Convention:
     contiguous: bool = False
 
     def read(self, env: Mapping[str, str]) -> Identity | None:
-        """The identity that these variables give, if they are there."""
+        """Read the identity from these variables; None if they are not set."""
         rank = _number(env, self.rank)
         if rank is None or not any(name in env for name in self.needs):
             return None
@@ -65,7 +65,7 @@ class _Worker:
     forked: bool
 
     def matches(self, process: Process, forked: bool) -> bool:
-        """Whether the kernel's name or the command line shows this kind of worker."""
+        """Whether a process's name or command line shows this kind of worker."""
         if self.forked and not forked:
             return False
         by_name = bool(self.name and self.name.search(process.name))
@@ -73,7 +73,7 @@ class _Worker:
 
 
 class LauncherKnowledge:
-    """Answers questions about single processes; knows nothing of the tree they stand in."""
+    """Classifies single processes, without regard to the process tree."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self._launchers = [(e["launcher"], re.compile(e["cmdline"])) for e in data["launchers"]]
@@ -89,15 +89,15 @@ class LauncherKnowledge:
         self._debug_variables = list(data["debug_variables"])
 
     def launcher(self, process: Process) -> str | None:
-        """Which launcher this process is."""
+        """The launcher that a process is; None if it is none."""
         return next((name for name, pattern in self._launchers if pattern.search(process.command)), None)
 
     def starts_only_ranks(self, launcher: str) -> bool:
-        """A launcher of distributed training, not of anything else."""
+        """Whether a launcher starts only distributed training, nothing else."""
         return launcher in self._alone
 
     def identity(self, process: Process) -> Identity | None:
-        """What the process says of its rank, by environment or by title."""
+        """The rank variables of a process, from its environment or its title."""
         for convention in self._conventions:
             if found := convention.read(process.env):
                 return found
@@ -105,37 +105,37 @@ class LauncherKnowledge:
         return Identity(titled, master=master_of(process.env)) if titled else None
 
     def worker_role(self, process: Process, *, forked: bool) -> str | None:
-        """Which kind of worker the process shows to be; `forked` if it has its parent's command line."""
+        """The kind of worker that a process is, or None; `forked`: it has its parent's command line."""
         return next((worker.role for worker in self._workers if worker.matches(process, forked)), None)
 
     def is_spawned(self, process: Process) -> bool:
-        """Python's multiprocessing started it with a fresh interpreter."""
+        """Whether Python's multiprocessing started it with a fresh interpreter."""
         return bool(self._spawned.search(process.command))
 
     def is_python(self, process: Process) -> bool:
-        """A Python interpreter, whatever title it has given itself."""
+        """Whether it is a Python interpreter, whatever process title it has set."""
         program = process.command.partition(" ")[0]
         return any(map(self._python.search, (process.exe, program, process.name)))
 
     def debug_settings(self, env: Mapping[str, str]) -> dict[str, str]:
-        """The variables of an environment that decide what a hang leaves behind."""
+        """The variables in an environment that determine what a hang leaves behind, such as flight records."""
         return {name: env[name] for name in self._debug_variables if name in env}
 
 
 def master_of(env: Mapping[str, str]) -> str | None:
-    """MASTER_ADDR:MASTER_PORT, None if neither is set."""
+    """`MASTER_ADDR:MASTER_PORT` of an environment; None if neither is set."""
     address, port = env.get("MASTER_ADDR"), env.get("MASTER_PORT")
     return f"{address or '?'}:{port or '?'}" if address or port else None
 
 
 @cache
 def launcher_knowledge() -> LauncherKnowledge:
-    """The knowledge that ships with ddx."""
+    """Load the launcher knowledge that ships with ddx."""
     return LauncherKnowledge(shipped("launchers.yaml"))
 
 
 def _number(env: Mapping[str, str], names: Sequence[str]) -> int | None:
-    """The first of these variables that is set, if it is a number that a rank or a count can have."""
+    """The value of the first of these variables that is set, if it is a valid rank or count."""
     text = next((env[name] for name in names if name in env), "")
     return int(text) if re.fullmatch(r"[0-9]{1,7}", text) else None
 

@@ -1,9 +1,9 @@
-"""What libraries can print, out of `knowledge/messages/*.tsv`, and recognising it in logs as people hand them on.
+"""Recognises messages that libraries can print (`knowledge/messages/*.tsv`) in logs as people pass them on.
 
-A message is known by its words: numbers, names, paths and whatever was redacted stand in the holes of its template, so
-that they may read as they like; lines may be wrapped or cut. What counts is the share of the pairs of neighbouring
-words of a template that a text has. A text of a library of communication that no template fits is an error that nobody
-knows: it decides nothing.
+A message is recognised by its words: numbers, names, paths and redacted text fall into the holes of its template, so
+they may be anything; lines may be wrapped or cut. What counts is the share of a template's pairs of neighbouring words
+that occur in a text. A text from a communication library that fits no template is an unknown error, which decides
+nothing.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from ddx_tools.knowledge.cache import kept
 from ddx_tools.knowledge.known_messages import SignatureMatch, has_needle, match_signatures, signature, signatures
 
 UNKNOWN = "library_unknown"
-"""The id under which an error of a library of communication is told that nobody knows."""
+"""The id of signatures for unknown errors of communication libraries."""
 UNDECIDED = (UNKNOWN, "library_network", "library_limit")
-"""What says nothing about whose fault it is: a network fails for the peer at its other end, and so does a wait."""
+"""Signatures that do not show whose fault it is: a network or a wait also fails for the peer at the other end."""
 HOLE = "{}"
-"""Stands for a value in a template."""
+"""Placeholder for a value in a template."""
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z_]*")
 _SHARE = 0.7
-"""Of the pairs of a template, so many must be there; people change a word here and there."""
+"""The share of a template's pairs that must occur, as people change a word here and there."""
 _FEWEST_PAIRS = 3
-"""A template with fewer is known only by a text that holds nothing else."""
+"""A template with fewer pairs is recognised only in a text that contains nothing else."""
 _FEWEST_WORDS = 3
 _TELLING_PAIRS = 5
-"""So many are no coincidence, whoever speaks."""
+"""This many matching pairs are no coincidence, whichever library printed the text."""
 _CUT_PAIRS = 4
-"""So many pairs of its beginning tell a message whose end was cut off."""
+"""This many pairs from its start identify a message whose end was cut off."""
 _TEXT_LIMIT = 2_000
 _SAID_LIMIT = 300
 
 WAKING = ("NCCL WARN", "Dist(?:Backend|Network|Store)Error: ")
-"""Expressions of RE2: what matters in a large log though no signature knows it."""
+"""RE2 expressions for lines that matter in a large log even if no signature matches."""
 _LINE_WORDS = ("NCCL WARN", "NET/OFI", "[c10d]", "ProcessGroup", "Error: ")
-"""Only lines with one of them, or with words of a signature, are looked at."""
+"""Only lines with one of these texts, or with words of a signature, are examined."""
 _LIBRARIES = (
     ("ofi", re.compile(r"NET/OFI")),
     ("nccl", re.compile(r"NCCL WARN|NCCL [Ee]rror|\bnccl(?:\w+Error|Invalid\w+)\b")),
@@ -63,13 +63,13 @@ _OF_FRAME = (
 NEEDS_VALUES = re.compile(
     r"gloo_size_mismatch|c10d_monitored_barrier_missing|torch_(?:desync|printed|trace|watchdog_(?:progress|stack))"
 )
-"""Signatures whose findings are made of the numbers in the message: without these they say nothing."""
+"""Signatures whose findings depend on the numbers in the message, and mean nothing without them."""
 _ERROR_LINE = re.compile(r"NCCL WARN|\[[EF]\d{4} |\bDist(?:Backend|Network|Store)Error: ")
 
 
 @dataclass(frozen=True)
 class LibraryMessage:
-    """One message that a library can print."""
+    """A message that a library can print, as an entry of the catalogue."""
 
     id: str
     """`<library>_<hash of its words>`"""
@@ -78,41 +78,41 @@ class LibraryMessage:
     speaks_of: str
     """A key of `classes.yaml`."""
     signature: str
-    """The signature that reads it, or nothing."""
+    """The signature that parses it, or empty."""
     versions: str
-    """The first and the last release that was seen to have it."""
+    """The first and the last release known to contain it."""
     file: str
     function: str
     template: str
 
     @property
     def library(self) -> str:
-        """Whose message it is."""
+        """The library that prints it."""
         return self.id.rpartition("_")[0]
 
     def line(self) -> str:
-        """It as a line of a catalogue."""
+        """The entry as a line of a catalogue file."""
         return "\t".join(astuple(self)) + "\n"
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, without numbers and single letters."""
+    """The words in a text, without numbers and single letters."""
     return [word.rstrip("_").lower() for word in _WORD.findall(text) if len(word) > 1]
 
 
 def written(template: str) -> list[str]:
-    """The words that stand in every message of a template."""
+    """The fixed words of a template, which occur in every message made from it."""
     return words(template.replace(HOLE, " 0 "))
 
 
 def message_id(library: str, template: str) -> str:
-    """The id of a message: the same wherever, and in whatever release, it is printed with these words."""
+    """The id of a message, which is the same in every place and release with these words."""
     key = f" {HOLE} ".join(" ".join(words(part)) for part in template.split(HOLE))
     return f"{library}_{blake2s(key.encode(), digest_size=5).hexdigest()}"
 
 
 def read_catalogue(file: Traversable) -> list[LibraryMessage]:
-    """The entries of one library."""
+    """Read the catalogue entries of one library."""
     return [_entry(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
@@ -122,7 +122,7 @@ def _entry(line: str) -> LibraryMessage:
 
 @cache
 def _lines() -> list[str]:
-    """The lines of the catalogue, of all libraries."""
+    """The catalogue lines of all libraries."""
     folder = resources.files("ddx_tools").joinpath("knowledge/messages")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".tsv")), key=lambda file: file.name)
     return [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
@@ -130,12 +130,12 @@ def _lines() -> list[str]:
 
 @cache
 def catalogue() -> tuple[LibraryMessage, ...]:
-    """All entries of all libraries."""
+    """All catalogue entries of all libraries."""
     return tuple(map(_entry, _lines()))
 
 
 def _of_examples() -> list[str]:
-    """What signatures have as examples, as lines of a catalogue."""
+    """The examples of signatures, as catalogue lines."""
     return [
         LibraryMessage("", "error", "", known.id, known.versions, known.source, "", template).line().rstrip("\n")
         for known in signatures()
@@ -151,7 +151,7 @@ def _without_values(example: str) -> str:
 
 
 def _pairs(template: str) -> list[str]:
-    """The pairs of neighbouring words of a template, in its order, each once."""
+    """The pairs of neighbouring words in a template, in order, each once."""
     found = (pair for part in template.split(HOLE) for pair in _paired(words(part)))
     return list(dict.fromkeys(found))
 
@@ -161,18 +161,18 @@ def _paired(told: Sequence[str]) -> Iterator[str]:
 
 
 class _Index:
-    """Where messages are found by their words. Each is a number: its place in the catalogue, or behind it."""
+    """Index from words to messages. A message is a number: its position in the catalogue, or after its end."""
 
     def __init__(self, lines: list[str], examples: list[str]) -> None:
         self._lines = [*lines, *examples]
         found = kept(self._lines, self._made)
         self.lengths: list[int] = found["lengths"]
-        """How many pairs each has."""
+        """Number of pairs per message."""
         self.by_pair: dict[str, list[int]] = found["by_pair"]
         self.by_words: dict[str, int] = found["by_words"]
-        """Those with too few pairs, by all their words."""
+        """Messages with too few pairs, by all their words."""
         self.short: dict[str, list[int]] = found["short"]
-        """The same, by their first pair."""
+        """The same messages, by their first pair."""
 
     def _made(self) -> dict[str, Any]:
         lengths: list[int] = []
@@ -193,7 +193,7 @@ class _Index:
         return {"lengths": lengths, "by_pair": by_pair, "by_words": by_words, "short": short}
 
     def entry(self, place: int) -> LibraryMessage:
-        """The message at a place."""
+        """The message at a position."""
         return _entry(self._lines[place])
 
 
@@ -204,7 +204,7 @@ def _index() -> _Index:
 
 @lru_cache(4_096)
 def _recognised(told: tuple[str, ...]) -> tuple[LibraryMessage | None, int]:
-    """The entry that fits best, and how many of its pairs are there."""
+    """(best-matching entry, number of its pairs that occur)."""
     index = _index()
     own = dict.fromkeys(_paired(told))
     counts = Counter(place for pair in own for place in index.by_pair.get(pair, ()))
@@ -219,23 +219,23 @@ def _recognised(told: tuple[str, ...]) -> tuple[LibraryMessage | None, int]:
 
 
 def _is_cut(known: LibraryMessage, told: tuple[str, ...], count: int) -> bool:
-    """Whether a text ends where a message goes on; of the last word there may be a part."""
+    """Whether a text is the start of a message whose end was cut off, perhaps within a word."""
     ends = {*_paired(told[-3:])}
     return any(pair in ends for pair in _pairs(known.template)[count - 1 : count + 1])
 
 
 def recognise(text: str) -> LibraryMessage | None:
-    """The message of a library that a text is, whatever stands in its holes; None if it is none that is known."""
+    """Recognise a text as a library's message, whatever its values; None if no known message matches."""
     told = tuple(words(_message_of(text[:_TEXT_LIMIT])))
     known, count = _recognised(told)
     if count >= _TELLING_PAIRS:
         return known
-    # Fewer words are a message of a library where something else says that it speaks.
+    # Fewer words count as a library's message only if something else shows that the text is from a library.
     return known or _few_words(told) if library_of(text) or has_needle(text) else None
 
 
 def _few_words(told: tuple[str, ...]) -> LibraryMessage | None:
-    """The message of few words that a text of a library is: it is nothing else, or has all of them."""
+    """Match a library's text to a message of few words: it consists only of them, or contains them all."""
     index = _index()
     if (whole := index.by_words.get(" ".join(told))) is not None:
         return index.entry(whole)
@@ -262,7 +262,7 @@ _HEAD = re.compile(
 
 
 def _message_of(text: str) -> str:
-    """A text without what stands before the words of the library."""
+    """A text without the prefixes before the library's own words."""
     text = text.split("\n@ ", 1)[0]
     if "NCCL WARN" in text:
         return text.rpartition("NCCL WARN")[2]
@@ -270,7 +270,7 @@ def _message_of(text: str) -> str:
 
 
 def library_of(text: str) -> str | None:
-    """The library of communication whose words, or in whose code, an error is; None if nothing points to one."""
+    """The communication library that an error's words or frames point to; None if none."""
     said, _, frames = text.partition("\n@ ")
     if named := next((name for name, pattern in _LIBRARIES if pattern.search(said)), None):
         return named
@@ -278,7 +278,7 @@ def library_of(text: str) -> str | None:
 
 
 def line_messages(line: str) -> list[SignatureMatch]:
-    """What a line that no signature knows says as a message of a library."""
+    """Match a line without a known signature as a library message."""
     if "NCCL INFO" in line or not (any(word in line for word in _LINE_WORDS) or has_needle(line)):
         return []
     known = recognise(line)
@@ -288,7 +288,7 @@ def line_messages(line: str) -> list[SignatureMatch]:
 
 
 def exception_messages(text: str) -> list[SignatureMatch]:
-    """What an exception (text as of `logs.event.Said`) is known as: signatures, else a library's message."""
+    """Match an exception (text as from `ChainedException.text`) to signatures, or else to a library message."""
     if matches := match_signatures(text):
         return matches
     known = recognise(text)

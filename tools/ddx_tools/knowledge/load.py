@@ -1,4 +1,4 @@
-"""YAML that ships with ddx, read by libyaml where PyYAML has it, which is seven times as fast."""
+"""Loads YAML that ships with ddx, with libyaml if PyYAML has it, which is seven times as fast."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ddx_tools.knowledge.cache import kept
 
 
 class YAMLError(ValueError):
-    """A text that is not YAML; its words say where."""
+    """A text is not valid YAML; the message says where."""
 
 
 def load_yaml(text: str) -> Any:
-    """Plain data: mappings, lists, strings, numbers. Raises `YAMLError` for what is not YAML."""
-    import yaml  # mostly there is nothing to parse: see `ddx_tools.knowledge.cache`
+    """Parse YAML to plain data: mappings, lists, strings, numbers. Raises `YAMLError` for invalid YAML."""
+    import yaml  # usually there is nothing to parse: see `ddx_tools.knowledge.cache`
 
     try:
         return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -23,6 +23,6 @@ def load_yaml(text: str) -> Any:
 
 
 def shipped(name: str) -> Any:
-    """Plain data of a file below `ddx_tools/knowledge`, parsed once for each state of the file."""
+    """Load a YAML file below `ddx_tools/knowledge` as plain data, parsed once per state of the file."""
     text = resources.files("ddx_tools").joinpath("knowledge", name).read_text(encoding="utf-8")
     return kept([text], lambda: load_yaml(text))

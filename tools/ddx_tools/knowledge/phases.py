@@ -1,4 +1,4 @@
-"""In which phase of training a stack is, by the rules of `knowledge/phases.yaml`."""
+"""Determines the training phase of a stack by the rules in `knowledge/phases.yaml`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Rule = tuple[str, re.Pattern[str], re.Pattern[str]]
 
 
 def phase_of(frames: Sequence[Frame]) -> str | None:
-    """The phase that the library frames of a stack tell, innermost first; None if they tell none.
+    """The training phase shown by a stack's library frames (innermost first); None if they show none.
 
-    What belongs to something wider is told as that: metrics of a validation are logged in it.
+    A phase within a wider one counts as the wider one: metrics of a validation are logged during validation.
     """
     inside = [frame for frame in frames if not frame.is_user]
     for part in ("beside_step", "step"):
@@ -27,11 +27,11 @@ def phase_of(frames: Sequence[Frame]) -> str | None:
 
 
 def phase_of_exception(frames: Sequence[str]) -> str | None:
-    """init, load, forward, backward, optimizer or collective; None if no frame tells.
+    """The phase of an exception: init, load, forward, backward, optimizer or collective; None if unknown.
 
-    `frames`: "file:line function", outermost first, as `log_events.frames` holds them. The innermost frame that
-    tells decides, unless it is part of something wider: recomputing activations is a forward inside backward, and
-    moving a module is part of loading it.
+    `frames`: "file:line function", outermost first, as in `log_events.frames`. The innermost frame that shows a phase
+    decides, unless it is part of a wider one: recomputing activations is a forward inside backward, and moving a
+    module is part of loading it.
     """
     phases = []
     for frame in reversed(frames):
@@ -48,17 +48,17 @@ def _phase(part: str, module: str, function: str) -> str | None:
 
 
 def beside_step(phase: str | None) -> bool:
-    """Whether it is made beside the steps of training."""
+    """Whether a phase is outside the training steps."""
     return any(phase == known for known, _, _ in _rules("beside_step"))
 
 
 def in_step(phase: str | None) -> bool:
-    """Whether it is part of a training step."""
+    """Whether a phase is part of a training step."""
     return any(phase == known for known, _, _ in _rules("step"))
 
 
 def phase_words(phase: str) -> str:
-    """A phase as a person says it."""
+    """A phase in words, for a person."""
     words: dict[str, str] = shipped("phases.yaml")["words"]
     return words[phase]
 

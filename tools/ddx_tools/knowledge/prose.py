@@ -1,6 +1,6 @@
-"""Whether a text is a note that a person wrote, and no log, listing or program. What it says is not interpreted.
+"""Detects notes written by people, as opposed to logs, listings or programs. Their content is not interpreted.
 
-Notes, issue texts and Markdown pages. What counts is the content: sentences of words, no prefixes of loggers.
+Notes, issue texts and Markdown pages count. The content decides: sentences of words, without logger prefixes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 TEXT_LIMIT = 64_000
-"""Characters that are looked at: a description is at the top, and nobody writes more by hand."""
+"""How many characters are examined: a description is at the top, and no one writes more by hand."""
 _LINE_LIMIT = 2_000
 
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
@@ -44,10 +44,10 @@ _FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|we|we're|we've|my|our|us|me)\b", re
 
 
 def is_note(text: str, *, named_so: bool) -> bool:
-    """Whether a person wrote this for people. `named_so`: its name says it already (notes.txt, issue.md).
+    """Whether a text was written by a person for people. `named_so`: its file name says so (notes.txt, issue.md).
 
-    Otherwise it has to begin with prose, and to speak in the first person or be set in Markdown: logs hold sentences,
-    too, and what they warn of is no report.
+    Otherwise it must start with prose, and be in the first person or in Markdown: logs contain sentences too, and
+    their warnings are not reports.
     """
     lines = [line for line in _plain_lines(text) if line.text.strip()]
     spoken = [line for line in lines if line.is_prose]
@@ -70,7 +70,7 @@ class _Line:
 
 
 def _plain_lines(text: str) -> Iterator[_Line]:
-    """Lines outside of fences, without Markdown's marks; blank ones end a block."""
+    """The lines outside code fences, without Markdown marks; blank lines end a block."""
     fenced, block = False, 0
     for raw in _without_comments(text[:TEXT_LIMIT]).splitlines():
         if _FENCE.match(raw):
@@ -91,7 +91,7 @@ def _plain_lines(text: str) -> Iterator[_Line]:
 
 
 def _without_comments(text: str) -> str:
-    """The text without HTML comments (issue forms are full of them), its lines where they were."""
+    """Remove HTML comments (issue forms are full of them), keeping line numbers."""
     kept, position = [], 0
     while (start := text.find("<!--", position)) >= 0 and (end := text.find("-->", start)) >= 0:
         kept += [text[position:start], "\n" * text.count("\n", start, end)]

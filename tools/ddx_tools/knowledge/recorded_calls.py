@@ -1,4 +1,4 @@
-"""What an entry of a flight record says of its call, its group and its progress: bounded values out of raw ones."""
+"""Converts raw flight-record entries to bounded values: the call, its group and its progress."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ _MAX_SHAPE_NUMBERS = 16384
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """What was called: equal calls of all ranks should look alike."""
+    """The recorded call, normalised so that equal calls of different ranks are equal."""
 
     backend: str | None
     op: str
     peer: str | None
-    """`1->2` of a point-to-point operation, in ranks of the group; `?` where the source is unknown."""
+    """Peers of a point-to-point operation as `1->2`, in ranks of the group; `?` if the source is unknown."""
     is_p2p: bool
     input_sizes: str | None
-    """JSON list of shapes, elements; None if they are not recorded or unreadable. So are the others."""
+    """JSON list of shapes in elements; None if not recorded or unreadable. The same holds for the following."""
     input_dtypes: str | None
     output_sizes: str | None
     output_dtypes: str | None
     input_splits: str | None
-    """JSON list: elements of dimension 0 for each rank of the group, in an all_to_all of format 2.11 and later."""
+    """JSON list with the elements of dimension 0 per rank of the group, in an all_to_all since format 2.11."""
     output_splits: str | None
     timeout_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedProgress:
-    """How far an operation came, as recorded. Gloo's state is always `scheduled`; it only marks `retired`."""
+    """How far an operation got, as recorded. Gloo's state is always `scheduled`; it only marks `retired`."""
 
     state: str | None
     retired: bool
@@ -41,7 +41,7 @@ class RecordedProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupName:
-    """A process group as an entry names it. `pg_id` is a counter of the process."""
+    """A process group as an entry names it. `pg_id` is a per-process counter."""
 
     pg_id: str
     name: str
@@ -49,20 +49,20 @@ class GroupName:
 
 
 class Room:
-    """How many items may still be read."""
+    """A budget of list items that may still be read from a dump."""
 
     def __init__(self, items: int) -> None:
         self.left = items
-        """Below 0: more than all were asked for."""
+        """Remaining items; negative once more were requested than the budget allows."""
 
     def for_items(self, number: int) -> bool:
-        """Take room for so many; false if there is none left."""
+        """Reserve room for a number of items; False if the budget is exceeded."""
         self.left -= number
         return self.left >= 0
 
 
 def call_of(raw: dict[str, Any], room: Room) -> RecordedCall:
-    """The call of an entry; what there is no room for is unknown."""
+    """Read the call of an entry; values that exceed the budget are None."""
     backend, op, peer = split_profiling_name(text(raw.get("profiling_name")))
     return RecordedCall(
         backend=backend,
@@ -80,19 +80,19 @@ def call_of(raw: dict[str, Any], room: Room) -> RecordedCall:
 
 
 def progress_of(raw: dict[str, Any]) -> RecordedProgress:
-    """How far an entry came."""
+    """Read how far an entry's operation got."""
     return RecordedProgress(text(raw.get("state")) or None, raw.get("retired") is True)
 
 
 def group_of(raw: dict[str, Any]) -> GroupName:
-    """The group that an entry names."""
+    """Read the group that an entry names."""
     pair = raw.get("process_group")
     name, description = pair if isinstance(pair, tuple | list) and len(pair) == 2 else (pair, "")
     return GroupName(text(raw.get("pg_id")), text(name), text(description))
 
 
 def split_profiling_name(name: str) -> tuple[str | None, str, str | None]:
-    """(backend, operation, peers as `source->target`) of `nccl:all_reduce`, `nccl:send 1->2`, `gloo:recv 3<-?`."""
+    """Split `nccl:all_reduce`, `nccl:send 1->2` or `gloo:recv 3<-?` into (backend, operation, `source->target`)."""
     backend, colon, rest = name.partition(":")
     if not colon:
         backend, rest = "", name
@@ -112,7 +112,7 @@ def _shapes(raw: Any, room: Room) -> str | None:
     shapes = []
     numbers_left = _MAX_SHAPE_NUMBERS
     for shape in raw:
-        # A version that records a single tensor flat, or a number as text, is still readable.
+        # Versions that record a single tensor flat, or a number as text, are accepted as well.
         numbers = shape if isinstance(shape, list) else [shape]
         numbers_left -= len(numbers) + 1
         if numbers_left < 0 or not room.for_items(len(numbers) + 1):
@@ -138,7 +138,7 @@ def _texts(raw: Any, room: Room) -> str | None:
 
 
 def integer(raw: Any) -> int | None:
-    """A 64-bit integer, also from text; None for anything else."""
+    """Convert a number or text to a 64-bit integer; None for anything else."""
     if type(raw) is str and len(raw) <= 20:
         try:
             raw = int(raw)
@@ -148,7 +148,7 @@ def integer(raw: Any) -> int | None:
 
 
 def text(raw: Any) -> str:
-    """A bounded text, also of a number; empty for anything else. Half characters, which JSON can hold, become `?`."""
+    """Convert to a bounded text, also from a number; empty for anything else. Lone surrogates become `?`."""
     if type(raw) is str:
         bounded = raw[:_TEXT_LIMIT]
         return bounded if bounded.isascii() else bounded.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Data that people read at the top of the repository and that the wheel carries beside this package."""
+"""Paths of data that is at the top of the repository, and next to this package in the wheel."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ def _data_dir(in_wheel: str, in_checkout: str) -> Path:
 
 
 def playbooks_dir() -> Path:
-    """Where the playbooks are: `symptoms/*.md`, `causes/*.md`."""
+    """The directory of the playbooks: `symptoms/*.md`, `causes/*.md`."""
     return _data_dir("playbooks", "playbooks")
 
 
 def skill_dir() -> Path:
-    """Where the agent skill is."""
+    """The directory of the agent skill."""
     return _data_dir("skill", "skill")
 
 
 def lab_dir() -> Path:
-    """Where the lab's training jobs and scenarios are."""
+    """The directory of the lab's training jobs and scenarios."""
     return _data_dir("lab", "evals/lab")
 
 
 def incidents_dir() -> Path:
-    """Where recorded and transcribed incidents are, a directory a split."""
+    """The directory of recorded and transcribed incidents, with one subdirectory per split."""
     return _data_dir("incidents", "evals/incidents")
 
 
 def payloads_dir() -> Path:
-    """Files that run in the user's interpreter."""
+    """The directory of files that run in the user's interpreter."""
     return _PACKAGE / "payloads"

@@ -1,4 +1,4 @@
-"""What is wrong with data that somebody wrote, in one line."""
+"""One-line error messages for data that fails validation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 
 def first_mistake(error: ValidationError) -> str:
-    """Where the first mistake is, and what should stand there: `settles: input should be a valid dictionary`."""
+    """The first validation error as one line, with its location: `settles: input should be a valid dictionary`."""
     first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"])) or "the whole"
+    where = ".".join(map(str, first["loc"])) or "the data"
     return f"{where}: {first['msg'].lower()}"

@@ -1,4 +1,4 @@
-"""What is known of environment variables: the files below `knowledge/env_vars/`, typed and asked by name."""
+"""Knowledge about environment variables, from the files below `knowledge/env_vars/`, typed and accessed by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Problem = Literal[
     "unknown", "no_effect", "out_of_range", "deprecated", "contradiction", "dangerous", "leftover", "bad_format"
 ]
 _NEAR = 0.85
-"""Likeness (difflib's ratio) from which a name is taken for a slip of another one."""
+"""Similarity (difflib's ratio) from which a name counts as a misspelling of another one."""
 _FILES = ("nccl", "torch", "others")
 
 
@@ -24,35 +24,35 @@ class _Known(BaseModel):
 
 
 class Setting(_Known):
-    """A value of a variable that deserves a word."""
+    """A noteworthy value of a variable."""
 
-    values: list[str] = Field(default_factory=list, description="Which values; empty: any.")
+    values: list[str] = Field(default_factory=list, description="The values; empty means any value.")
     problem: Problem
     why: str
     advice: str
-    since: Version | None = Field(None, description="Only from this version of the owner on.")
+    since: Version | None = Field(None, description="Applies only from this version of the owner on.")
     severity: Literal["info", "notice", "warning"] | None = None
 
 
 class Variable(_Known):
-    """A variable that NCCL, torch, Gloo, CUDA or a launcher reads."""
+    """An environment variable that NCCL, torch, Gloo, CUDA or a launcher reads."""
 
     name: str = Field(pattern=r"^[A-Z][A-Z0-9_]+$")
     owner: Literal["nccl", "torch", "gloo", "cuda", "launcher"]
     type: Literal["bool", "flag", "int", "float", "enum", "list", "path", "string"] = Field(
-        description="bool: 0 or 1; flag: also true and false; list: of `values`, with commas, ^ inverts."
+        description="bool: 0 or 1; flag: also true or false; list: comma-separated `values`, ^ inverts."
     )
-    values: list[str] = Field(default_factory=list, description="All there are, in any case of letters.")
-    range: tuple[int | None, int | None] | None = Field(None, description="Smallest and largest, inclusive.")
-    default: str | None = Field(None, description="In words.")
-    defaults: dict[str, str] = Field(default_factory=dict, description="By the version since which it holds.")
+    values: list[str] = Field(default_factory=list, description="All valid values, case-insensitive.")
+    range: tuple[int | None, int | None] | None = Field(None, description="Smallest and largest value, inclusive.")
+    default: str | None = Field(None, description="The default in words.")
+    defaults: dict[str, str] = Field(default_factory=dict, description="Defaults by the version from which they apply.")
     since: Version | None = Field(None, description="First version of the owner that reads it; NCCL: nccl_names.yaml.")
-    removed: Version | None = Field(None, description="First version that does not any more.")
+    removed: Version | None = Field(None, description="First version that no longer reads it.")
     deprecated: Version | None = None
     replaced_by: str | None = None
     aliases: list[str] = Field(default_factory=list, description="Other names that are still read; this one wins.")
     scope: Literal["all", "host", "rank"] | None = Field(
-        None, description="all: has to be equal on all ranks; host: may differ between hosts; rank: differs by nature."
+        None, description="all: must be equal on all ranks; host: may differ between hosts; rank: always differs."
     )
     purpose: str = ""
     danger: str = ""
@@ -61,11 +61,11 @@ class Variable(_Known):
 
     @property
     def library(self) -> Library | None:
-        """The library whose versions `since`, `removed`, `deprecated` and `defaults` are of."""
+        """The library to whose versions `since`, `removed`, `deprecated` and `defaults` refer."""
         return "nccl" if self.owner == "nccl" else "torch" if self.owner in ("torch", "gloo", "launcher") else None
 
     def default_in(self, version: Version | None) -> str | None:
-        """The default in a version of the owner; None if it depends on the version and that is not known."""
+        """The default in a version of the owner; None if it depends on an unknown version."""
         if not self.defaults:
             return self.default
         if version is None:
@@ -75,7 +75,7 @@ class Variable(_Known):
 
 
 class Nonexistent(_Known):
-    """A name that recipes pass on and nothing reads."""
+    """A variable name that circulates in recipes but that nothing reads."""
 
     name: str
     why: str
@@ -97,7 +97,7 @@ class KnownNames(_Known):
 
 
 class NcclNames(_Known):
-    """`nccl_names.yaml`: first and last release that reads a name."""
+    """The contents of `nccl_names.yaml`: the first and last release that reads each name."""
 
     first: Version
     last: Version
@@ -110,7 +110,7 @@ def _load(name: str) -> Any:
 
 @cache
 def variables() -> dict[str, Variable]:
-    """All described variables by name. Raises ValidationError if a file is wrong."""
+    """Load all described variables, by name. Raises ValidationError if a file is invalid."""
     rows = [Variable.model_validate(row) for name in _FILES for row in _load(name)["variables"]]
     known = {row.name: row for row in rows}
     if len(known) != len(rows):
@@ -120,19 +120,19 @@ def variables() -> dict[str, Variable]:
 
 @cache
 def names() -> KnownNames:
-    """Whose a variable is by its name."""
+    """Load the rules that derive a variable's owner from its name."""
     return KnownNames.model_validate(_load("names"))
 
 
 @cache
 def nccl_names() -> NcclNames:
-    """The names that releases of NCCL read."""
+    """Load the variable names that NCCL releases read."""
     return NcclNames.model_validate(_load("nccl_names"))
 
 
 @cache
 def nonexistent() -> dict[str, Nonexistent]:
-    """Names that nothing reads."""
+    """Load variable names that nothing reads."""
     return {row.name: row for row in names().nonexistent}
 
 
@@ -142,20 +142,20 @@ def _real() -> frozenset[str]:
 
 
 def is_real(name: str) -> bool:
-    """Whether some version of NCCL, torch, CUDA or Gloo reads it, or a program that shares the prefix."""
+    """Whether any version of NCCL, torch, CUDA or Gloo, or a program with the same prefix, reads a variable."""
     known = names()
     return name in _real() or name in known.foreign or name.startswith(tuple(known.foreign_prefixes))
 
 
 def is_of_interest(name: str) -> bool:
-    """Whether a variable bears on distributed training; of all others nothing is kept."""
+    """Whether a variable is relevant to distributed training; others are not kept."""
     known = names()
     prefixes = (*known.complete, *known.typing_errors, *known.shown)
     return name in variables() or name in nonexistent() or name.startswith(prefixes)
 
 
 def nearest(name: str) -> str | None:
-    """The real name that this one was meant to be, if one is near."""
+    """The most similar real name, if a name looks like a misspelling; else None."""
     prefix = next((p for p in (*names().complete, *names().typing_errors) if name.startswith(p)), "")
     same_owner = sorted(real for real in _real() if real.startswith(prefix[:4]))
     close = difflib.get_close_matches(name, same_owner, n=1, cutoff=_NEAR)

@@ -1,4 +1,4 @@
-"""What `knowledge/xid.yaml` and `xid_details.yaml` say of the Xids that the NVIDIA driver logs."""
+"""Meanings of the Xids that the NVIDIA driver logs, from `knowledge/xid.yaml` and `xid_details.yaml`."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ddx_tools.knowledge.load import shipped
 
 @dataclass(frozen=True)
 class XidCode:
-    """One code: what it means, and what follows from it."""
+    """An Xid code: its meaning, its class, and the action it calls for."""
 
     meaning: str
     class_: str
-    """As in xid.yaml; of NVLink errors 144 to 150 also `nonfatal`, and `unclear` where nothing says whether it is."""
+    """Class as in xid.yaml; for NVLink errors 144 to 150 also `nonfatal`, or `unclear` if it is unknown."""
     blame: str
     action: str
     nvidia: str | None = None
-    """The catalog's immediate resolution, in its words."""
+    """The catalog's immediate resolution, verbatim."""
     fatal: bool | None = None
-    """Of NVLink errors 144 to 150; None where neither the line nor the catalog says it."""
+    """For NVLink errors 144 to 150: whether it is fatal; None if neither the line nor the catalog says so."""
 
 
 BLAMELESS = frozenset({"consequence", "nonfatal", "unclear"})
-"""Classes of Xids that explain nothing by themselves."""
-_UNKNOWN = XidCode("a code that ddx does not know", "unknown", "several", "restart_job")
+"""Classes of Xids that by themselves explain nothing."""
+_UNKNOWN = XidCode("a code unknown to ddx", "unknown", "several", "restart_job")
 _STATUS = re.compile(r"\(0x[0-9a-fA-F]{1,8} 0x([0-9a-fA-F]{1,8})\b")
 _FATAL = re.compile(r"\b(non-?)?fatal\b", re.IGNORECASE)
 _UNIT = re.compile(r"(?:[A-Z][A-Z0-9_]{1,40}/)?([A-Z][A-Z0-9_]{1,40})\b")
@@ -37,7 +37,7 @@ _RECOVERY_CHANGED = 154
 
 @cache
 def xid_codes() -> dict[int, XidCode]:
-    """All codes that are known."""
+    """Load all known codes."""
     return {
         code: XidCode(entry["meaning"], entry["class"], entry["blame"], entry["action"], entry.get("nvidia"))
         for code, entry in shipped("xid.yaml").items()
@@ -45,9 +45,9 @@ def xid_codes() -> dict[int, XidCode]:
 
 
 def xid_code(code: int, message: str | None = None) -> XidCode:
-    """One code; of an unknown one nothing is claimed. `message`: what its line says behind the number.
+    """Look up a code; for an unknown one nothing is claimed. `message`: the rest of its log line after the number.
 
-    An NVLink error of 144 to 150 counts as one only if the line or the catalog says that it is fatal.
+    NVLink errors 144 to 150 count as errors only if the line or the catalog says that they are fatal.
     """
     known = xid_codes().get(code, _UNKNOWN)
     if code in _details()["nvlink"]:
@@ -59,7 +59,7 @@ def xid_code(code: int, message: str | None = None) -> XidCode:
         return replace(known, meaning=f"{known.meaning}, not fatal", class_="nonfatal", action="none", fatal=False)
     if code == _RECOVERY_CHANGED and (found := _RECOVERY.search(message or "")):
         action = _details()["recovery"].get(int(found[1], 16), known.action)
-        return replace(known, meaning=f"the driver wants for recovery: {found[2]}", action=action)
+        return replace(known, meaning=f"the driver requests this recovery action: {found[2]}", action=action)
     return known
 
 

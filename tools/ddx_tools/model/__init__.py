@@ -1,1 +1,1 @@
-"""What every stage uses: findings, diagnoses, ranks, launches, errors. It imports no other room."""
+"""Models that every stage uses: findings, diagnoses, ranks, launches, errors. Imports no other package of ddx."""

@@ -1,6 +1,6 @@
-"""Where a finding is from, if no probe saw it: the values of its attribute `basis`."""
+"""Values of the attribute `basis` for findings that no probe made."""
 
 from __future__ import annotations
 
 HANDED_IN = "added"
-"""A person or an agent handed the finding in."""
+"""A person or an agent submitted the finding."""

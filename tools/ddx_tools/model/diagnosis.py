@@ -1,7 +1,7 @@
-"""The data that stages pass to each other: findings, probe results and the diagnosis.
+"""Data models passed between stages: findings, probe results and the diagnosis.
 
-One definition serves the terminal, `--json`, the MCP tools and the evals, so every field is part of the
-public contract (`ddx schema` prints it as JSON Schema).
+The terminal, `--json`, the MCP tools and the evals share one definition, so every field is part of the public
+contract (`ddx schema` prints it as JSON Schema).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ddx_tools.model.rank_spans import rank_spans, runs
 
 
 class Contract(BaseModel):
-    """A model that is part of the public contract: unknown fields are errors, not noise."""
+    """Base of the models in the public contract: unknown fields are errors, not noise."""
 
-    # Validators are made when they are first needed: who only asks for help pays for none.
+    # Validators are built on first use, so that `--help` does not pay for them.
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
 
@@ -41,23 +41,23 @@ class Location(Contract):
     source: str | None = Field(None, description="The text of the line, if it could be read.")
 
     def short(self) -> str:
-        """`train.py:41 step` — the last two parts of the path, the line and the function."""
+        """The place in short: last two parts of the path, line and function, as in `train.py:41 step`."""
         parts = self.file.replace("\\", "/").rsplit("/", 2)
         where = parts[-1] if self.line is None else f"{parts[-1]}:{self.line}"
         return f"{where} {self.function}" if self.function else where
 
 
 def distinct(places: Iterable[Location | None]) -> list[Location]:
-    """Places without repetition, in order."""
+    """The given places without None and repetitions, in order."""
     return list({(at.file, at.line, at.function): at for at in places if at is not None}.values())
 
 
 class Evidence(Contract):
-    """A source to open: a file of the bundle and its lines, or a key of a table."""
+    """A source to open: a file in the bundle and its line, or a key of a table."""
 
     source: str = Field(description="Path inside the bundle, or `table:key`.")
     line: int | None = Field(None, description="First line, 1-based, if the source is text.")
-    quote: str = Field("", description="The words it rests on, verbatim and bounded.")
+    quote: str = Field("", description="The words that it rests on, verbatim and bounded.")
 
 
 class Finding(Contract):
@@ -77,7 +77,7 @@ class Finding(Contract):
 
 
 class NextProbe(Contract):
-    """What to run next, and why."""
+    """A probe to run next, and why."""
 
     probe: str
     args: dict[str, Any] = Field(default_factory=dict)
@@ -94,7 +94,7 @@ class ProbeStatus(StrEnum):
 
 
 class Truncation(Contract):
-    """What was left out of an answer, and how to get it."""
+    """What was cut from an answer, and how to get the rest."""
 
     shown: int
     total: int
@@ -102,7 +102,7 @@ class Truncation(Contract):
 
 
 class ProbeResult(Contract):
-    """What every probe returns, to a person and to an agent alike."""
+    """The answer of a probe, the same for people and agents."""
 
     probe: str
     status: ProbeStatus
@@ -114,12 +114,12 @@ class ProbeResult(Contract):
     truncated: list[Truncation] = Field(default_factory=list)
     next: list[NextProbe] = Field(default_factory=list)
     origins: dict[str, str] = Field(
-        default_factory=dict, description="For sources that the evidence names: what they were on the host."
+        default_factory=dict, description="For each source in the evidence: what it was on the host."
     )
 
 
 class Verdict(StrEnum):
-    """What a diagnosis claims."""
+    """The verdict of a diagnosis: how far its answer reaches."""
 
     DIAGNOSED = "diagnosed"
     UNDECIDED = "undecided"
@@ -148,13 +148,13 @@ class Claim(Contract):
 
     finding: str
     claim: str
-    source: str = Field("", description="What shows it: the words behind `ddx show`.")
+    source: str = Field("", description="What shows it: the arguments of `ddx show`.")
     line: int | None = None
-    quote: str = Field("", description="Verbatim in what these words show.")
+    quote: str = Field("", description="Verbatim from the output of that command.")
 
 
 class CandidateCause(Contract):
-    """One cause of the differential, with what supports and contradicts it."""
+    """A cause in the differential, with its probability and what supports or contradicts it."""
 
     id: str
     title: str
@@ -163,11 +163,11 @@ class CandidateCause(Contract):
     level: Level
     culprits: Party = Field(default_factory=Party)
     supports: list[str] = Field(default_factory=list)
-    against: list[str] = Field(default_factory=list, description="Of agents' answers; ddx says it in `ruled_out`.")
+    against: list[str] = Field(default_factory=list, description="Only in agents' answers; ddx uses `ruled_out`.")
 
     @property
     def percent(self) -> str:
-        """Its probability where it is printed: below one half only the order of causes holds for new kinds of jobs."""
+        """Its probability as text; empty below one half, where only the order of causes holds for new kinds of jobs."""
         return f"{self.probability:.0%} " if self.probability >= 0.5 else ""
 
 
@@ -176,7 +176,7 @@ class Narrowed(Contract):
 
     id: str
     title: str
-    mass: float = Field(ge=0, le=1, description="The share of it and of all causes that refine it.")
+    mass: float = Field(ge=0, le=1, description="The combined probability of it and of all causes that refine it.")
 
 
 class RuledOut(Contract):
@@ -187,7 +187,7 @@ class RuledOut(Contract):
 
 
 class NextCheck(Contract):
-    """The one probe or question that best separates the leading causes."""
+    """The probe or question that best separates the leading causes."""
 
     probe: str = Field(description="A probe of `ddx`, or `ask` for a question to a person.")
     args: dict[str, Any] = Field(default_factory=dict)
@@ -202,10 +202,10 @@ class Missing(Contract):
     why_it_matters: str
 
 
-HOST_NOT_LOOKED_AT = "nothing is known of the ranks there"
-"""Why it matters of a host that did not answer."""
-NOT_LOOKED_AT = "what stands there was not looked at"
-"""Why it matters of material that was not read."""
+HOST_NOT_LOOKED_AT = "nothing is known about the ranks there"
+"""`Missing.why_it_matters` of a host that did not answer."""
+NOT_LOOKED_AT = "its contents were not examined"
+"""`Missing.why_it_matters` of material that was not read."""
 
 
 class SuspectEvent(StrEnum):
@@ -220,7 +220,7 @@ class SuspectEvent(StrEnum):
 
 
 class Certainty(StrEnum):
-    """How sure it is that ranks hold the job up."""
+    """How certain it is that ranks block the job."""
 
     SEEN = "seen"
     LIKELY = "likely"
@@ -235,15 +235,15 @@ class Seat(Contract):
 
 
 class Suspect(Contract):
-    """Ranks that hold the job up, and the event that makes them suspects; the cause is a separate question."""
+    """Ranks that block the job, and the event that makes them suspects; the cause is a separate question."""
 
-    ranks: list[int] = Field(default_factory=list, description="Empty if nothing says which rank it was.")
+    ranks: list[int] = Field(default_factory=list, description="Empty if it is unknown which rank it was.")
     event: SuspectEvent
     hosts: list[str] = Field(default_factory=list)
     seats: list[Seat] = Field(default_factory=list, description="Host and local rank of these ranks, where known.")
     certainty: Certainty = Certainty.SEEN
-    unless: str = Field("", description="What would make them innocent, where that is not excluded.")
-    says: str = Field(description="What was seen of them.")
+    unless: str = Field("", description="What would make them innocent, unless that is excluded.")
+    says: str = Field(description="What was seen of them, as one sentence.")
     locations: list[Location] = Field(default_factory=list)
     evidence: list[Claim] = Field(default_factory=list)
     otherwise: list[str] = Field(default_factory=list, description="What points at other ranks instead.")
@@ -257,7 +257,7 @@ class Event(Contract):
 
 
 class Aspect(Contract):
-    """One aspect in which a suspect is compared with its peers."""
+    """One row of the comparison of a suspect with its peers."""
 
     what: str = Field(
         description="place, call, called from, collective, group, sizes, last in common, last step, watchdog, raised."
@@ -275,54 +275,54 @@ class Differs(Contract):
 
 
 class SourceLines(Contract):
-    """Lines of the program around a place."""
+    """Source lines of the program around a place."""
 
     file: str
     line: int
-    guard: int | None = Field(None, description="Line of the condition or the loop around it.")
+    guard: int | None = Field(None, description="Line of the condition or loop around it.")
     lines: list[str] = Field(description="`82: text`, in the order of the file.")
 
 
 class CasePart(Contract):
-    """Lines of one source that stand together, verbatim."""
+    """Consecutive lines of one source, verbatim."""
 
-    at: str = Field(description="What shows it, from its first line on: the words behind `ddx show`.")
+    at: str = Field(description="What shows it from its first line on: the arguments of `ddx show`.")
     text: str
-    says: str = Field("", description="How rare it is, or in what it differs from its like.")
+    says: str = Field("", description="How rare it is, or how it differs from similar lines.")
 
 
 class CaseFile(Contract):
-    """What of the material may decide, for whoever judges where the rules do not: no rule of a cause chose it."""
+    """The parts of the material most likely to decide, for a reader to judge; no cause's rules chose them."""
 
-    whole: bool = Field(False, description="All of the material stands here.")
-    parts: list[CasePart] = Field(default_factory=list, description="What people wrote, then what separates most.")
-    left_out: list[str] = Field(default_factory=list, description="Texts of which more lines are there.")
+    whole: bool = Field(False, description="The parts contain all of the material.")
+    parts: list[CasePart] = Field(default_factory=list, description="People's notes, then the most distinctive lines.")
+    left_out: list[str] = Field(default_factory=list, description="Texts with further lines that are not included.")
 
 
 class Diagnosis(Contract):
     """The answer to "why is my job hung?": the same JSON everywhere."""
 
     schema_: Literal["ddx.diagnosis/1", "ddx.diagnosis/2", "ddx.diagnosis/3"] = Field(
-        "ddx.diagnosis/3", alias="schema", description="As printed, 3 has every key always, also those without a value."
+        "ddx.diagnosis/3", alias="schema", description="As printed, version 3 has every key, even without a value."
     )
     verdict: Verdict
     headline: str
     event: Event | None = None
-    suspects: list[Suspect] = Field(default_factory=list, description="Who holds the job up, whatever the cause.")
+    suspects: list[Suspect] = Field(default_factory=list, description="Ranks that block the job, whatever the cause.")
     causes: list[CandidateCause] = Field(default_factory=list)
     narrowed_to: Narrowed | None = Field(
-        None, description="How far the evidence reaches: the cause if it is diagnosed, else a node above the open ones."
+        None, description="How far the evidence reaches: the cause if diagnosed, else a node above the open causes."
     )
     culprits: Party = Field(default_factory=Party)
     victims: Party = Field(default_factory=Party)
-    differs: Differs | None = Field(None, description="The suspect beside its peers.")
-    good_run: Differs | None = Field(None, description="What is otherwise in a run that was well (`--good`).")
-    source_lines: SourceLines | None = Field(None, description="The program around the place of the suspect.")
-    similar: list[str] = Field(default_factory=list, description="A known case that is like it. No evidence.")
+    differs: Differs | None = Field(None, description="The suspect compared with its peers.")
+    good_run: Differs | None = Field(None, description="What differs from a healthy run (`--good`).")
+    source_lines: SourceLines | None = Field(None, description="The program around the suspect's place.")
+    similar: list[str] = Field(default_factory=list, description="Similar known cases. They are no evidence.")
     peer_lines: SourceLines | None = Field(
-        None, description="Where peers went, by a condition that the suspect passed."
+        None, description="Where peers took another branch of a condition that the suspect passed."
     )
-    noted: list[str] = Field(default_factory=list, description="What becomes of what people wrote about the job.")
+    noted: list[str] = Field(default_factory=list, description="How what people wrote about the job was used.")
     chain: list[str] = Field(default_factory=list)
     evidence: list[Claim] = Field(default_factory=list)
     ruled_out: list[RuledOut] = Field(default_factory=list)
@@ -333,13 +333,13 @@ class Diagnosis(Contract):
     verify: list[str] = Field(default_factory=list)
     next_check: NextCheck | None = None
     missing: list[Missing] = Field(default_factory=list)
-    case: CaseFile = Field(default_factory=CaseFile, description="What to read where no cause is established.")
+    case: CaseFile = Field(default_factory=CaseFile, description="What to read if no cause is established.")
     looked_at: list[str] = Field(default_factory=list)
-    """What there was to look at, in numbers."""
-    changed: list[str] = Field(default_factory=list, description="What the facts and findings did that were submitted.")
-    shown_by: str = Field("", description="The command that shows what a source names.")
+    """The material that was examined, in numbers."""
+    changed: list[str] = Field(default_factory=list, description="What submitted facts and findings changed.")
+    shown_by: str = Field("", description="The command that shows a source.")
     rank_ranges: dict[str, str] = Field(
-        default_factory=dict, description="Of suspects, culprits and victims: ranks that are too many to list."
+        default_factory=dict, description="Ranges for suspects, culprits and victims with too many ranks to list."
     )
     truncated: list[dict[str, Any]] = Field(
         default_factory=list, description="Lists that were cut: what, shown, total, and how to get the rest."
@@ -349,7 +349,7 @@ class Diagnosis(Contract):
 
     @model_validator(mode="after")
     def _with_all_ranks(self) -> Diagnosis:
-        """Ranks that stood in `rank_ranges` are numbers again, unless the ranges were too many to tell all of them."""
+        """Expand `rank_ranges` into numbers again, unless the ranges were cut and do not name all ranks."""
         from ddx_tools.model.errors import UsageError
         from ddx_tools.model.rank_ranges import parse_ranks
 
@@ -361,7 +361,7 @@ class Diagnosis(Contract):
 
 
 def lean_json(model: BaseModel) -> str:
-    """A model as JSON, without what is empty (no value, no text, nothing listed) and need not be there."""
+    """Serialise a model as JSON without optional fields that are empty (None, no text, an empty list)."""
     from pydantic_core import to_json
 
     return to_json(_lean(model), indent=2, inf_nan_mode="null").decode()
@@ -381,9 +381,9 @@ def _lean(value: Any) -> Any:
 
 
 def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:
-    """Ranks for a person: `rank 3`, `ranks 0-2, 5`, `ranks 1-127 step 2`; what is said where there is none.
+    """Ranks in words: `rank 3`, `ranks 0-2, 5`, `ranks 1-127 step 2`, or `nobody` if there are none.
 
-    Many pieces are cut short.
+    Long lists are cut.
     """
     ordered = sorted(set(ranks))
     if not ordered:
@@ -393,4 +393,4 @@ def rank_list(ranks: list[int] | set[int], nobody: str = "no rank") -> str:
 
 
 _FOLDED_FROM = 9
-"""A few ranks are told one by one."""
+"""Fewer ranks than this are listed individually."""

@@ -1,13 +1,13 @@
-"""Expected failures, each with the help a person (or an agent) needs to go on.
+"""Expected failures, each with the help that a person (or an agent) needs to proceed.
 
 DdxError
 ├── UsageError            unusable input or arguments; exit code 2
 ├── HostError             the host could not answer a question
 │   ├── NotFound          no such file, process or command
-│   ├── NotPermitted      it exists, but this user may not look at it
-│   ├── NotRecorded       a recorded host was asked what nobody asked at capture
+│   ├── NotPermitted      it exists, but this user may not read it
+│   ├── NotRecorded       a recorded host was asked something that was not captured
 │   └── TimedOut          no answer within the deadline
-└── UnreadableInput       a file that is not what it should be
+└── UnreadableInput       a file with unexpected content
 """
 
 
@@ -42,7 +42,7 @@ class NotPermitted(HostError):
 
 
 class NotRecorded(HostError):
-    """The bundle holds no answer to this question: nobody asked it when the bundle was captured."""
+    """The bundle holds no answer to this question because it was not asked at capture."""
 
 
 class TimedOut(HostError):
@@ -50,4 +50,4 @@ class TimedOut(HostError):
 
 
 class UnreadableInput(DdxError):
-    """A file that is not what it should be: truncated, foreign or hostile."""
+    """A file with unexpected content: truncated, in another format, or hostile."""

@@ -1,4 +1,4 @@
-"""Words that mark a printed line as one of an evaluation."""
+"""Words by which a printed line is recognised as part of an evaluation."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _EVALUATION = re.compile(
 
 
 def evaluates(shape: str) -> bool:
-    """Whether a line of this shape is one of an evaluation."""
+    """Whether a line of this shape reports an evaluation step."""
     return bool(_EVALUATION.search(shape))

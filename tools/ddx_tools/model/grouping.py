@@ -1,4 +1,4 @@
-"""Putting together what belongs together."""
+"""Grouping of values by key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 def gathered(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """The values of each key, in their order; the keys in the order in which they come first."""
+    """Group (key, value) pairs by key, in order; keys are in order of first occurrence."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)

@@ -1,4 +1,4 @@
-"""How more of ddx is installed: from where this one was, as no index may have it."""
+"""The command that installs extras of ddx from the same place as this installation, as no index may have it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from urllib.request import url2pathname
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra (`agent`, `lab`, …) to this Python, ready to be typed.
+    """The shell command that adds an extra (`agent`, `lab`, …) to this Python.
 
-    Where ddx is from stands in `direct_url.json` (PEP 610): a checkout or an address; of an index there is none.
+    `direct_url.json` (PEP 610) says where ddx came from: a checkout or a URL. An installation from an index has none.
     """
     try:
         origin = json.loads(distribution("debug-distributed").read_text("direct_url.json") or "{}")

@@ -1,4 +1,4 @@
-"""Environments and launches as the analysis sees them."""
+"""Models of environments and launch commands for analyses."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from ddx_tools.model.diagnosis import Evidence
 from ddx_tools.model.versions import Versions
 
 Kind = Literal["process", "listing", "manifest", "script", "text"]
-"""process: of a live process; listing: printed by one; manifest: declared for a container; script: set by a shell
-script; text: set for a command that stands in a log or in notes."""
+"""process: from a live process; listing: printed by one; manifest: declared for a container; script: set by a shell
+script; text: set for a command quoted in a log or in notes."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """A variable as one environment has it."""
+    """A variable in one environment, with its value and where it is set."""
 
     name: str
     value: str | None
-    """None: set, and nobody knows to what."""
+    """None: set, but to an unknown value."""
     shown: str
     certain: bool = True
     exported: bool = True
-    """False: assigned in a script and not handed on to the programs it starts."""
+    """False: assigned in a script but not passed on to the programs it starts."""
     source: str = ""
     line: int | None = None
     on_each_host: bool = False
-    """Set by the shell of a command that runs on every host, so that `$(hostname)` is another one on each."""
+    """Set by a command's shell that runs on every host, so `$(hostname)` differs on each."""
 
     @property
     def evidence(self) -> Evidence:
-        """Where a reader can look."""
+        """Evidence that quotes it and says where it is."""
         return Evidence(source=self.source, line=self.line, quote=f"{self.name}={self.shown}"[:200])
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command or a directive of a batch script."""
+    """An option of a command, or a directive of a batch script."""
 
     tool: str
     name: str
@@ -49,18 +49,18 @@ class Option:
 
     @property
     def number(self) -> int | None:
-        """The value, if it is a whole number."""
+        """The value as an integer; None if it is not one."""
         return int(self.value) if self.value and self.value.isascii() and self.value.isdigit() else None
 
     @property
     def evidence(self) -> Evidence:
-        """Where a reader can look."""
+        """Evidence that quotes it and says where it is."""
         return Evidence(source=self.source, line=self.line, quote=self.text[:200])
 
 
 @dataclass
 class Layer:
-    """One program of a command."""
+    """One program within a launch command, with its options."""
 
     tool: str
     program: str = ""
@@ -69,27 +69,27 @@ class Layer:
     line: int | None = None
 
     def option(self, *names: str) -> Option | None:
-        """The last of these options."""
+        """The last occurrence of any of these options; None if there is none."""
         return next((option for option in reversed(self.options) if option.name in names), None)
 
     @property
     def evidence(self) -> Evidence:
-        """Where a reader can look."""
+        """Evidence that quotes it and says where it is."""
         words = [self.tool if self.tool != "program" else self.program, *(o.text for o in self.options)]
-        # Of a command of a container its image and its verb are left out: the words do not follow one another.
+        # For a container command, its image and verb are left out because the words are not adjacent.
         text = max(words, key=len) if self.tool in ("docker", "podman") else " ".join(words)
         return Evidence(source=self.source, line=self.line, quote=text[:200])
 
 
 @dataclass
 class Launch:
-    """One command, outermost program first."""
+    """A launch command as its programs, outermost first."""
 
     layers: list[Layer]
     certain: bool = True
 
     def layer(self, *tools: str) -> Layer | None:
-        """The innermost layer of one of these tools."""
+        """The innermost layer that is one of these tools; None if there is none."""
         return next((layer for layer in reversed(self.layers) if layer.tool in tools), None)
 
 
@@ -101,7 +101,7 @@ class Environment:
     kind: Kind
     label: str = ""
     whole: bool = False
-    """What is not in it is not set."""
+    """It is complete: variables not in it are not set."""
     host: str | None = None
     rank: int | None = None
     job: str | None = None
@@ -113,23 +113,23 @@ class Environment:
     versions: Versions = field(default_factory=Versions)
 
     def get(self, name: str) -> Value | None:
-        """The value that holds in the end: the last one that is handed on."""
+        """The effective value of a variable: the last one that is passed on."""
         return next((value for value in reversed(self.values) if value.name == name and value.exported), None)
 
     def text(self, name: str) -> str | None:
-        """What a variable is set to, if that is known."""
+        """The text that a variable is set to; None if unset or unknown."""
         found = self.get(name)
         return found.value if found and found.certain else None
 
     def number(self, name: str) -> int | None:
-        """The same as a whole number."""
+        """A variable's value as an integer; None if it is not one."""
         text = (self.text(name) or "").strip()
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
     def is_unset(self, name: str) -> bool:
-        """Nothing sets it here; in an incomplete environment it may only be missing from the listing."""
+        """Whether nothing sets a variable here; if the environment is incomplete, the listing may only lack it."""
         return not any(value.name == name for value in self.values)
 
     def names(self) -> Iterator[str]:
-        """Its variables, each once."""
+        """The names of its variables, each once."""
         return iter(dict.fromkeys(value.name for value in self.values))

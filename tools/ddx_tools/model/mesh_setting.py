@@ -1,4 +1,4 @@
-"""A number that something sets for the mesh of a job."""
+"""A number that determines a job's mesh."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MeshSetting:
-    """A number that matters for the mesh: a degree, the size of the job, or a dimension of the model."""
+    """A number that determines the mesh: a degree, the job size, or a dimension of the model."""
 
     name: str
     """A dimension (`tp`, `dp_shard`), or world_size, gpus_per_host, heads, kv_heads, layers, experts, seq_len."""
     value: int
     text: str
-    """As it stands there."""
+    """The original text of the setting."""
     line: int | None = None
     """1-based."""
     source: str = ""
-    """The file that it is from."""
+    """The file in which it is set."""

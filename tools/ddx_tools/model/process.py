@@ -1,4 +1,4 @@
-"""A process of a job."""
+"""A process of a job, as a snapshot of the host shows it."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Process:
-    """One process of a snapshot."""
+    """One process in a snapshot of a host."""
 
     pid: int
     ppid: int
     name: str
     command: str
-    """Command line, arguments joined by blanks."""
+    """Command line, with arguments joined by spaces."""
     exe: str
     state: str | None
     env: Mapping[str, str]
     readable: bool
     tcp: tuple[tuple[int, int], ...]
-    """Established connections, (local port, remote port)."""
+    """Established TCP connections, as (local port, remote port)."""
     row: Mapping[str, Any] = field(repr=False)
-    """The snapshot's own record."""
+    """The original row of the snapshot."""
 
     @property
     def words(self) -> list[str]:
-        """The arguments of its command line, the program first."""
+        """The words of its command line, program first."""
         return [str(word) for word in self.row.get("cmdline") or []]
 
     @property
     def is_dead(self) -> bool:
-        """It ended; only its entry is left until its parent reaps it."""
+        """Whether it is a zombie: it ended, and only its entry is left until its parent reaps it."""
         return self.state in ("Z", "X")

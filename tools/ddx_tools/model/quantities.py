@@ -1,4 +1,4 @@
-"""Sizes as texts write them."""
+"""Parsing of sizes written in texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 
 
 def size_bytes(text: str) -> int | None:
-    """Bytes of "5.50 GiB", "512.00 MiB", "67108864", "1048576 bytes" or "64M"; None for anything else.
+    """Parse "5.50 GiB", "512.00 MiB", "67108864", "1048576 bytes" or "64M" to bytes; None for anything else.
 
-    torch (c10/cuda/CUDACachingAllocator.cpp, format_size) prints powers of 1024 with two decimals; so df does. What
-    prints "GB" nearly always counts in powers of 1024 as well, and is read so.
+    torch (c10/cuda/CUDACachingAllocator.cpp, format_size) and df print powers of 1024 with two decimals. Programs that
+    print "GB" nearly always count in powers of 1024 as well, so "GB" is read that way.
     """
     match = _SIZE.match(text.strip())
     if match is None:

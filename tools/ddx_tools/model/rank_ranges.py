@@ -1,4 +1,4 @@
-"""Parses ranks as users type or ddx prints them: `0-7, 9`, `0-448 step 64`, `0-511 except 157`."""
+"""Parses ranks as users type them or ddx prints them: `0-7, 9`, `0-448 step 64`, `0-511 except 157`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HELP = "Write ranks as 0-7,9 or 0-448 step 64."
 
 
 def parse_ranks(text: str) -> list[int]:
-    """The ranks, ascending, each once. Raises `UsageError` for what names none."""
+    """Parse ranks into an ascending list without repetitions. Raises `UsageError` for text that names none."""
     named, _, excepted = text[:_MOST_CHARS].strip().strip("[]{}()").partition("except")
     ranks = _spans(named, text) - (_spans(excepted, text) if excepted else set())
     if not ranks:
@@ -26,12 +26,12 @@ def _spans(named: str, text: str) -> set[int]:
     for part in filter(None, (part.strip() for part in named.split(","))):
         span = _SPAN.fullmatch(part)
         if span is None:
-            raise UsageError(f"{part[:60]!r} is no rank and no span of ranks", HELP)
+            raise UsageError(f"{part[:60]!r} is neither a rank nor a range of ranks", HELP)
         first, last, step = int(span["first"]), int(span["last"] or span["first"]), int(span["step"] or 1)
         if step < 1 or last < first:
-            raise UsageError(f"{part[:60]!r} is no span of ranks in {text[:60]!r}", HELP)
+            raise UsageError(f"{part[:60]!r} in {text[:60]!r} is not a range of ranks", HELP)
         found = range(first, last + 1, step)
         if len(found) + len(ranks) > _MOST_RANKS:
-            raise UsageError(f"{part[:60]!r} are more ranks than any job has", HELP)
+            raise UsageError(f"{part[:60]!r} covers more ranks than any job has", HELP)
         ranks.update(found)
     return ranks

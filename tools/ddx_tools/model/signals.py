@@ -1,4 +1,4 @@
-"""Names and numbers of signals."""
+"""Conversion between signal names and numbers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 
 def signal_name(number: int) -> str:
-    """`SIGKILL` for 9; `signal 99` for one that this system does not know."""
+    """The name of a signal: `SIGKILL` for 9, `signal 99` for a number that this system does not know."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -14,5 +14,5 @@ def signal_name(number: int) -> str:
 
 
 def signal_number(name: str) -> int | None:
-    """9 for `SIGKILL`."""
+    """The number of a signal: 9 for `SIGKILL`; None for an unknown name."""
     return signal.Signals[name].value if name in signal.Signals.__members__ else None

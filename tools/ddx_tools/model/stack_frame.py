@@ -14,32 +14,32 @@ class Frame:
     file: str
     line: int
     function: str
-    """As py-spy has it: a method carries the class of its `self` ("DataLoader.__iter__") where py-spy can tell."""
+    """As py-spy prints it: a method has the class of its `self` ("DataLoader.__iter__") if py-spy knows it."""
     variables: tuple[tuple[str, str], ...] = ()
-    """Local variables, arguments first, with what `repr` makes of them; of a dump that was asked for them."""
+    """Local variables with their `repr`, arguments first, if the dump includes them."""
     at: int = field(default=0, compare=False)
-    """The line of the dump that shows it, 1-based; 0 in a form that has no such lines."""
+    """The line of the dump that shows it, 1-based; 0 in formats without such lines."""
     shown: str = field(default="", compare=False)
-    """How a dump shows it that is not py-spy's."""
+    """The frame's text in a dump that is not from py-spy."""
 
     @property
     def printed(self) -> str:
-        """As the dump shows it, where that is a text."""
+        """The frame as text, as its dump shows it."""
         if self.shown:
             return self.shown
         return f"{self.function} ({self.file}:{self.line})" if self.line else f"{self.function} ({self.file})"
 
     @property
     def bare_function(self) -> str:
-        """The name that stands in the program text."""
+        """The function name as it appears in the source."""
         return self.function.rsplit(".", 1)[-1]
 
     @property
     def is_user(self) -> bool:
-        """The frame belongs to the user's program."""
+        """Whether the frame belongs to the user's program."""
         return is_user_file(self.file)
 
     @property
     def module(self) -> str:
-        """The file from its package root."""
+        """The file's path from its package root."""
         return module_path(self.file)

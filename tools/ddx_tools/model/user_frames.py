@@ -1,4 +1,4 @@
-"""Which frames belong to the user's program, and what a library frame is called apart from where it is installed."""
+"""Which frames belong to the user's program, and library paths independent of where the library is installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LIBRARY = re.compile(
     r"(^|/)(site-packages|dist-packages)/|/lib(64)?/python\d+\.\d+/|^<frozen |^<(string|stdin|unknown|eval_with_key)"
     r"|/torchinductor_[^/]+/|/ddx_tools/payloads/"
 )
-# py-spy --native names the binary or, with debug symbols, the source that a C, C++, CUDA or Rust frame comes from.
+# py-spy --native names the binary or, with debug symbols, the source file of a C, C++, CUDA or Rust frame.
 _NATIVE = re.compile(
     r"\.so(\.[\d.]+)?$|\.dylib$|\.(c|cc|cpp|cxx|cu|cuh|h|hh|hpp|rs|S)$|(^|/)python[\d.]*$|^\[?vdso\]?$"
 )
@@ -18,7 +18,7 @@ _PACKAGE_ROOT = re.compile(
     r"^.*?/(?:site-packages|dist-packages)/|^.*?/lib(?:64)?/python\d+\.\d+/(?!site-packages|dist-packages)"
 )
 
-# py-spy's text dumps shorten library files to their package root; these packages are then no user's program.
+# py-spy's text dumps shorten library paths to their package root; these packages are never the user's program.
 _LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {
     "accelerate", "datasets", "deepspeed", "diffusers", "lightning", "megatron", "numpy", "pandas", "peft", "pyarrow",
     "pytorch_lightning", "ray", "tokenizers", "torch", "torchdata", "torchtitan", "transformers", "triton", "trl",
@@ -28,7 +28,7 @@ _LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {
 
 @lru_cache(16384)
 def is_user_file(file: str) -> bool:
-    """Whether a source file is the user's: not an installed package, the standard library, generated or C code."""
+    """Whether a source file is the user's: not an installed package, the standard library, generated code or C code."""
     path = file.replace("\\", "/")
     if not path or _LIBRARY.search(path) or _NATIVE.search(path):
         return False
@@ -37,7 +37,7 @@ def is_user_file(file: str) -> bool:
 
 
 def is_program_file(file: str) -> bool:
-    """Whether a file may be the program where no frame is the user's own: an installed package that is no framework."""
+    """Whether a file may be the program if no frame is the user's own: an installed package that is not a framework."""
     if is_user_file(file):
         return True
     path = file.replace("\\", "/")
@@ -46,5 +46,5 @@ def is_program_file(file: str) -> bool:
 
 
 def module_path(file: str) -> str:
-    """A library file as seen from its package root: `torch/distributed/distributed_c10d.py`, `threading.py`."""
+    """A library file's path from its package root: `torch/distributed/distributed_c10d.py`, `threading.py`."""
     return _PACKAGE_ROOT.sub("", file.replace("\\", "/"), count=1)

@@ -1,3 +1,3 @@
-"""The version of the distribution."""
+"""The version of the ddx distribution."""
 
 __version__ = "0.1.0"

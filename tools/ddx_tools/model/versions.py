@@ -1,7 +1,7 @@
-"""Versions of torch and NCCL: compared, and found in text.
+"""Versions of torch and NCCL: comparing them, and finding them in text.
 
-The torch that runs decides which variables are read; the NCCL it brings is known from its packages
-(`knowledge/env_vars/names.yaml`, `nccl_of_torch`) as long as nothing says that another one was put in.
+The running torch decides which variables are read; the NCCL it ships with is known from its packages
+(`knowledge/env_vars/names.yaml`, `nccl_of_torch`) unless something shows that another one was installed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _NUMBERS = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 @total_ordering
 @dataclass(frozen=True)
 class Version:
-    """`2.21` or `2.21.5`; what is left out counts as 0."""
+    """A version such as `2.21` or `2.21.5`; missing parts count as 0."""
 
     numbers: tuple[int, ...]
 
     @classmethod
     def of(cls, text: str) -> Version:
-        """The version that a text begins with. Raises ValueError if it begins with none."""
+        """Parse the version at the start of a text. Raises ValueError if there is none."""
         found = _NUMBERS.match(text)
         if not found:
-            raise ValueError(f"{text!r} is no version")
+            raise ValueError(f"{text!r} is not a version")
         return cls(tuple(int(number) for number in found.groups() if number is not None))
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Version:
 
 @dataclass(frozen=True)
 class VersionSeen:
-    """A version that a text names."""
+    """A library version named in a text."""
 
     library: Library
     version: Version
@@ -68,8 +68,8 @@ class VersionSeen:
     quote: str
 
 
-# Each names the library's version for certain: a package, an image's tag, a variable of an image, a banner. Before it
-# stand words of which a text must hold one: most texts hold none, and to look for a word costs next to nothing.
+# Each pattern identifies the library's version with certainty: a package, an image tag, a variable of an image, a
+# banner. Before it come words of which a text must contain one: most texts contain none, and that check is cheap.
 _PATTERNS: tuple[tuple[Library, tuple[str, ...], str], ...] = (
     ("torch", ("orch version:",), r"\b[Pp]y[Tt]orch version: ?(2\.\d{1,2}\.\d{1,2})"),  # torch.utils.collect_env
     ("torch", ("torch==2.",), r"(?<![\w-])torch==(2\.\d{1,2}(?:\.\d{1,2})?)"),
@@ -88,7 +88,7 @@ _SAID = [(library, words, re.compile(pattern)) for library, words, pattern in _P
 
 
 def versions_in(text: str) -> Iterator[VersionSeen]:
-    """Versions that a text names, the first of each library."""
+    """Find the first version of each library that a text names."""
     libraries: tuple[Library, ...] = ("torch", "nccl")
     for library in libraries:
         patterns = (pattern for of, words, pattern in _SAID if of == library and any(word in text for word in words))
@@ -101,11 +101,11 @@ def versions_in(text: str) -> Iterator[VersionSeen]:
 
 @dataclass(frozen=True)
 class Versions:
-    """What is known of the versions that run; None is not known."""
+    """The versions in use; None if unknown."""
 
     torch: Version | None = None
     nccl: Version | None = None
 
     def of(self, library: Library | None) -> Version | None:
-        """The version of a library."""
+        """The version of a library in use; None if unknown."""
         return self.torch if library == "torch" else self.nccl if library == "nccl" else None

@@ -1,4 +1,4 @@
-"""JSON from the user. What is not of the kind that it has to be counts as not told."""
+"""Reads JSON from the user. A value of the wrong type counts as missing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 LARGEST = (1 << 63) - 1
-"""That a column of the store can hold."""
+"""The largest number that a column of the store can hold."""
 
 
 def read_json(data: bytes | str) -> Any:
-    """What a text holds; None if it is no JSON."""
+    """Return the JSON value in a text; None if it is not JSON."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -19,18 +19,18 @@ def read_json(data: bytes | str) -> Any:
 
 
 def read_object(data: bytes | str) -> dict[str, Any]:
-    """The object in a text; an empty one for anything else."""
+    """Return the JSON object in a text; an empty one for anything else."""
     found = read_json(data)
     return found if isinstance(found, dict) else {}
 
 
 def whole(value: object, most: int = (1 << 31) - 1, least: int = 0) -> int | None:
-    """A whole number within bounds."""
+    """Return a value if it is a whole number within bounds; else None."""
     return value if type(value) is int and least <= value <= most else None
 
 
 def finite(value: object) -> float | None:
-    """A number that is finite."""
+    """Return a value as a float if it is a finite number; else None."""
     if type(value) not in (int, float) or not isinstance(value, int | float):
         return None
     try:

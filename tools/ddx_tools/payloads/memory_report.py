@@ -1,8 +1,8 @@
-"""Write down what one rank holds: a line of JSON for each call, to a file of its own. No collective, no lock.
+"""Report the memory of one rank: one line of JSON per call, to the rank's own file. No collective, no lock.
 
     from ddx_tools.payloads.memory_report import report   # or copy this file: it needs the standard library and torch
-    report("memory-rank{rank}.jsonl", model, optimizer)    # after wrapping: which parameters are sharded
-    report("memory-rank{rank}.jsonl", step=step)           # every N steps: what grows
+    report("memory-rank{rank}.jsonl", model, optimizer)    # after wrapping: the sharded parameters
+    report("memory-rank{rank}.jsonl", step=step)           # every N steps: growth over time
 
 `ddx memory DIR` reads the files of all ranks. Python 3.8, torch 2.0. It never raises into the job.
 """
@@ -60,7 +60,7 @@ def _parameters(model: Any) -> List[Dict[str, Any]]:
     found = []
     for name, parameter in model.named_parameters():
         whole, local = _local(parameter)
-        # FSDP1 keeps one flat parameter for each module that it wraps: what is left of it lies on this rank.
+        # FSDP1 keeps one flat parameter for each module that it wraps: this rank holds its part of it.
         flat = type(parameter).__name__ == "FlatParameter" or ".flat_param" in "." + name
         if flat:
             size = getattr(parameter, "_unpadded_unsharded_size", None)
@@ -70,6 +70,6 @@ def _parameters(model: Any) -> List[Dict[str, Any]]:
 
 
 def _local(tensor: Any) -> Any:
-    """Bytes of a tensor, and of what of it lies here: a DTensor holds a part (torch.distributed.tensor)."""
+    """Bytes of a whole tensor and of the part on this rank: a DTensor holds only a part (torch.distributed.tensor)."""
     part = getattr(tensor, "_local_tensor", tensor)
     return tensor.numel() * tensor.element_size(), part.numel() * part.element_size()

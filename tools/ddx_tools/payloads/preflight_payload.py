@@ -1,22 +1,22 @@
-"""Try out the process group that a launcher makes, and write down what each rank saw.
+"""Test the process group that a launcher sets up, and record each rank's results.
 
 Started as `preflight_payload.py OUT PLAN` by torchrun, or by anything that sets RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT. PLAN is JSON, see `DEFAULTS`. Every rank appends lines of JSON to `OUT/rank-<rank>.jsonl`:
 
-    {"kind": "rank"}    who and where it is: host, pid, device, versions, ports of its network devices
-    {"kind": "clock"}   offset_s of its wall clock to rank 0's, known within error_s
+    {"kind": "rank"}    the rank's host, pid, device, versions, ports of its network devices
+    {"kind": "clock"}   offset_s of its wall clock from rank 0's, known within error_s
     {"kind": "group"}   a sub-group and the global ranks of its members
-    {"kind": "begin"}   it has come to a step, and begins it: step, operation, group, dtype, bytes, at_s
-    {"kind": "end"}     the step is done: time_s of one operation (mean), how many elements were wrong, the first
-                        of them, and the global ranks from which they came, as far as the operation tells
+    {"kind": "begin"}   it begins a step: step, operation, group, dtype, bytes, at_s
+    {"kind": "end"}     the step is done: time_s of one operation (mean), number of wrong elements, the first
+                        of them, and the global ranks that they came from, if the operation shows it
     {"kind": "skipped"} the backend does not have this operation
     {"kind": "failed"}  the step raised: error
-    {"kind": "round"}   equal work, then a tiny all_reduce: compute_s, cpu_s of it, arrived_at_s, waited_s
-    {"kind": "done"}    it came to its end
+    {"kind": "round"}   equal work, then a tiny all_reduce: compute_s, its cpu_s, arrived_at_s, waited_s
+    {"kind": "done"}    all steps are done
 
-`bytes` is what nccl-tests 2.19.6 calls size: the larger one of a rank's input and output. Data are small integers,
-exact in every data type and in every order of summation, so each element of each result is compared with what it has
-to be. The kernel ends the process at `lifetime_s` (SIGALRM), whatever it is doing. Python 3.8, torch 2.0.
+`bytes` is the size in nccl-tests 2.19.6: the larger of a rank's input and output. Data are small integers, exact in
+every data type and summation order, so each element of each result is compared with its expected value. The kernel ends
+the process after `lifetime_s` (SIGALRM), whatever it is doing. Python 3.8, torch 2.0.
 """
 
 from __future__ import annotations
@@ -36,44 +36,44 @@ try:
     import torch
     import torch.distributed as dist
 except ModuleNotFoundError:
-    # Only where it runs as a program: the package around it has to be importable without torch.
+    # Only when it runs as a program: the package must be importable without torch.
     if __name__ == "__main__":
         raise
 
 DEFAULTS: Dict[str, Any] = {
     "backend": "auto",  # auto | nccl | gloo
-    "budget_s": 12.0,  # for larger messages; the checks at small sizes are made in any case
-    "max_bytes": None,  # of the largest message; None: 64 MiB on CPU, 1 GiB on GPU
+    "budget_s": 12.0,  # for larger messages; the checks at small sizes always run
+    "max_bytes": None,  # size of the largest message; None: 64 MiB on CPU, 1 GiB on GPU
     "lifetime_s": 300.0,
     "sweep": True,  # False: bandwidth is measured by nccl-tests
-    "rounds": 8,  # of equal work
+    "rounds": 8,  # rounds of equal work
     "pairs": False,
     "dims": [],  # [[name, size], …], slowest-varying first
 }
 SMALLEST_BYTES, FACTOR = 1 << 10, 4
 CHECKED_BYTES = 1 << 16
-LATENCY_BYTES = 1 << 18  # up to here a larger message takes hardly longer
+LATENCY_BYTES = 1 << 18  # up to this size, a larger message takes hardly longer
 PAIR_BYTES = 4 << 20
 DTYPES = ("bfloat16", "float16", "int32")
-ROUND_S = 0.1  # longer than the 100 ms period of a CPU quota, so that no round slips through between two
+ROUND_S = 0.1  # at least the 100 ms period of a CPU quota, so that no round fits between two periods
 PINGS = 5
 
 Line = Dict[str, Any]
 
 
 class Report:
-    """The file of one rank. A line is written at once: what a hanging or killed rank did so far is there."""
+    """The file of one rank. Each line is written at once, so that it shows what a hung or killed rank did so far."""
 
     def __init__(self, out: str, rank: int) -> None:
         self.file = open(os.path.join(out, "rank-%d.jsonl" % rank), "ab", buffering=0)  # noqa: SIM115
         self.step = -1
 
     def write(self, kind: str, **facts: Any) -> None:
-        """One line."""
+        """Write one line."""
         self.file.write(json.dumps(dict(facts, kind=kind)).encode() + b"\n")
 
     def run(self, operation: str, action: Callable[[], Optional[Line]], **facts: Any) -> None:
-        """One step: what `action` returns goes into its `end` line."""
+        """Run one step; the result of `action` goes into its `end` line."""
         self.step += 1
         self.write("begin", step=self.step, operation=operation, at_s=time.time(), **facts)
         try:
@@ -89,7 +89,7 @@ class Report:
 
 
 class Group:
-    """A process group as a step sees it."""
+    """A process group, as the steps use it."""
 
     def __init__(self, name: str, members: Sequence[int], handle: Any, device: torch.device) -> None:
         self.name, self.members, self.handle, self.device = name, list(members), handle, device
@@ -97,20 +97,20 @@ class Group:
 
 
 def periodic(period: Sequence[int], count: int, group: Group, dtype: torch.dtype) -> torch.Tensor:
-    """A period, repeated to `count` elements."""
+    """The period repeated to `count` elements."""
     once = torch.tensor(period, dtype=dtype, device=group.device)
     return once.repeat(-(-count // len(period)))[:count].contiguous()
 
 
 def numbers_of(index: int, count: int, group: Group, dtype: torch.dtype) -> torch.Tensor:
-    """What a member sends where nothing is summed: it differs by member and by position."""
+    """The data that a member sends if nothing is summed: it differs per member and position."""
     return periodic([(7 * index + p) % 101 for p in range(101)], count, group, dtype)
 
 
 class Prepared:
-    """A call, its output (None where this member gets none), what that has to be, and how to do it again.
+    """A prepared call with its output (None if this member gets none) and the expected output.
 
-    `origins` tells the positions of wrong elements from which members these came; [] if that cannot be told.
+    `origins` maps positions of wrong elements to the members that they came from; [] if unknown.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class Prepared:
 
 
 class Messages:
-    """Inputs and outputs of `count` elements, or of `share` = count / members where each member has a part.
+    """Builds inputs and outputs of `count` elements, or of `share` = count / members if each member has a part.
 
-    The first member is the root, of a broadcast the last one. Where members' data are summed, each contributes 1 at
-    positions p with (p + index) % modulus == 0, else 0: sums stay exact in bfloat16, and of up to 64 members a wrong
-    element tells whose contribution it was.
+    The first member is the root; in a broadcast, the last one. If data are summed, each member contributes 1 at
+    positions p with (p + index) % modulus == 0, else 0: sums stay exact in bfloat16, and with up to 64 members a wrong
+    element shows whose contribution it was.
     """
 
     def __init__(self, group: Group, count: int, dtype: torch.dtype) -> None:
@@ -140,46 +140,46 @@ class Messages:
             self.modulus += 1
 
     def numbers(self, index: int, count: int) -> torch.Tensor:
-        """What the member of this index sends, or its message of this number."""
+        """The data that the member with this index sends, or its message with this number."""
         return numbers_of(index, count, self.group, self.dtype)
 
     def from_all(self, index_of: Callable[[int], int] = lambda member: member) -> torch.Tensor:
-        """One part from each member, in their order."""
+        """One part from each member, in order."""
         return torch.cat([self.numbers(index_of(j), self.share) for j in range(self.group.size)])
 
     def segments(self, wrong: torch.Tensor) -> List[int]:
-        """Of parts that lie one behind the other: the members whose parts are wrong."""
+        """The members whose parts are wrong, for parts in member order."""
         return list(torch.unique(wrong // self.share).tolist())
 
     def ones(self) -> torch.Tensor:
-        """What this member contributes to a sum."""
+        """This member's contribution to a sum."""
         period = [int((p + self.group.index) % self.modulus == 0) for p in range(self.modulus)]
         return periodic(period, self.count, self.group, self.dtype)
 
     def sums(self, count: int, offset: int = 0) -> torch.Tensor:
-        """What `count` elements of the sum have to be, from position `offset` on."""
+        """The expected sum for `count` elements from position `offset` on."""
         members = range(self.group.size)
         period = [sum((p + offset + j) % self.modulus == 0 for j in members) for p in range(self.modulus)]
         return periodic(period, count, self.group, self.dtype)
 
     def contributors(self, wrong: torch.Tensor, offset: int = 0) -> List[int]:
-        """The members that contribute 1 at all wrong positions: one of them may be missing, or count twice."""
+        """The members that contribute 1 at all wrong positions: one of them may be missing or counted twice."""
         classes = torch.unique((-(wrong + offset)) % self.modulus).tolist()
         return [j for j in range(self.group.size) if j % self.modulus == classes[0]] if len(classes) == 1 else []
 
     def barrier(self) -> Prepared:
-        """Nothing but the waiting."""
+        """Prepare a barrier."""
         return Prepared(lambda: dist.barrier(group=self.group.handle))
 
     def all_reduce(self) -> Prepared:
-        """Input and output are one tensor, as in training."""
+        """Prepare an all_reduce in place, as in training."""
         data, mine = self.out, self.ones()
         call = lambda: dist.all_reduce(data, group=self.group.handle)  # noqa: E731
         data.copy_(mine)
         return Prepared(call, data, self.sums(self.count), self.contributors, lambda: data.copy_(mine))
 
     def reduce(self) -> Prepared:
-        """The sum, at the root alone."""
+        """Prepare a reduce: only the root gets the sum."""
         data, mine, root = self.out, self.ones(), self.group.members[0]
         call = lambda: dist.reduce(data, root, group=self.group.handle)  # noqa: E731
         data.copy_(mine)
@@ -187,19 +187,19 @@ class Messages:
         return Prepared(call, received, self.sums(self.count), self.contributors, lambda: data.copy_(mine))
 
     def reduce_scatter(self) -> Prepared:
-        """The sum, each member its part."""
+        """Prepare a reduce_scatter: each member gets its part of the sum."""
         out, mine, offset = self.out[: self.share], self.ones(), self.group.index * self.share
         call = lambda: dist.reduce_scatter_tensor(out, mine, group=self.group.handle)  # noqa: E731
         return Prepared(call, out, self.sums(self.share, offset), lambda wrong: self.contributors(wrong, offset))
 
     def all_gather(self) -> Prepared:
-        """All parts, at every member."""
+        """Prepare an all_gather: every member gets all parts."""
         mine = self.numbers(self.group.index, self.share)
         call = lambda: dist.all_gather_into_tensor(self.out, mine, group=self.group.handle)  # noqa: E731
         return Prepared(call, self.out, self.from_all(), self.segments)
 
     def broadcast(self) -> Prepared:
-        """The data of the last member."""
+        """Prepare a broadcast of the last member's data."""
         last = self.group.size - 1
         want, root = self.numbers(last, self.count), self.group.members[last]
         self.out.copy_(want) if self.group.index == last else self.out.zero_()
@@ -207,33 +207,33 @@ class Messages:
         return Prepared(call, self.out, want, lambda _: [last])
 
     def gather(self) -> Prepared:
-        """All parts, at the root."""
+        """Prepare a gather: the root gets all parts."""
         mine, root = self.numbers(self.group.index, self.share), self.group.members[0]
         parts = list(self.out.split(self.share)) if self.group.index == 0 else None
         call = lambda: dist.gather(mine, parts, root, group=self.group.handle)  # noqa: E731
         return Prepared(call, self.out if parts else None, self.from_all(), self.segments)
 
     def scatter(self) -> Prepared:
-        """Of the root, each member its part."""
+        """Prepare a scatter: each member gets its part of the root's data."""
         out, me, root = self.out[: self.share], self.group.index, self.group.members[0]
         parts = [self.numbers(j, self.share) for j in range(self.group.size)] if me == 0 else None
         call = lambda: dist.scatter(out, parts, root, group=self.group.handle)  # noqa: E731
         return Prepared(call, out, self.numbers(me, self.share), lambda _: [0])
 
     def all_to_all(self) -> Prepared:
-        """From each member another part for each."""
+        """Prepare an all_to_all: each member sends a different part to each other one."""
         size, me = self.group.size, self.group.index
         mine, want = self.from_all(lambda j: me * size + j), self.from_all(lambda j: j * size + me)
         call = lambda: dist.all_to_all_single(self.out, mine, group=self.group.handle)  # noqa: E731
         return Prepared(call, self.out, want, self.segments)
 
     def sendrecv(self) -> Prepared:
-        """Around the ring: to the next one, from the one before."""
+        """Prepare transfers around the ring: to the next member, from the previous one."""
         size, me = self.group.size, self.group.index
         return self.exchange((me + 1) % size, (me - 1) % size)
 
     def exchange(self, to: int, source: int) -> Prepared:
-        """Send to one member while receiving from another, or from the same."""
+        """Prepare a send to one member and a simultaneous receive from another, or the same."""
         mine, out, members = self.numbers(self.group.index, self.count), self.out, self.group.members
 
         def call() -> None:
@@ -248,13 +248,13 @@ class Messages:
 
 
 def settle(group: Group) -> None:
-    """Wait until the device has done what was asked of it."""
+    """Wait until the device has finished its queued work."""
     if group.device.type == "cuda":
         torch.cuda.synchronize(group.device)
 
 
 def measure(group: Group, prepared: Prepared, iterations: int, together: bool = True) -> Line:
-    """Once with its result compared, then `iterations` times against the clock; `together`: after a barrier."""
+    """Run a call once to check its result, then time `iterations` runs; `together`: after a barrier."""
     prepared.call()
     settle(group)
     result = compared(group, prepared)
@@ -270,7 +270,7 @@ def measure(group: Group, prepared: Prepared, iterations: int, together: bool = 
 
 
 def compared(group: Group, prepared: Prepared) -> Line:
-    """How many elements are wrong, the first of them, and who they came from."""
+    """Run a call and report the wrong elements: their number, the first ones, and the members they came from."""
     out, want = prepared.out, prepared.want
     if out is None or want is None:
         return {}
@@ -301,7 +301,7 @@ OPERATIONS = (
 
 
 class Preflight:
-    """The steps of one rank, the same ones in the same order on every rank."""
+    """The steps of one rank, the same in the same order on every rank."""
 
     def __init__(self, report: Report, plan: Line, world: Group) -> None:
         self.report, self.plan, self.world = report, plan, world
@@ -309,13 +309,13 @@ class Preflight:
         self.max_bytes = int(plan["max_bytes"] or (1 << 30 if on_gpu else 64 << 20))
 
     def all_say(self, yes: bool) -> bool:
-        """Whether every rank says so: what ranks do next must not differ."""
+        """Whether all ranks say yes, so that all of them take the same next step."""
         no = torch.tensor([0 if yes else 1], dtype=torch.int32, device=self.world.device)
         dist.all_reduce(no, group=self.world.handle)
         return int(no.item()) == 0
 
     def try_out(self, operation: str, group: Group, size: int, dtype: str = "float32") -> None:
-        """One step: an operation at one size, whose iterations do not depend on this rank's own clock."""
+        """Run one operation at one size as a step; the number of iterations does not depend on this rank's clock."""
         if operation == "sendrecv" and group.size < 2:
             return
         kind = getattr(torch, dtype)
@@ -327,7 +327,7 @@ class Preflight:
         self.report.run(operation, action, **facts)
 
     def check_everything(self, group: Group) -> None:
-        """Every operation at a small size, and in other data types."""
+        """Run every operation at a small size, and in other data types."""
         for operation in OPERATIONS:
             self.try_out(operation, group, SMALLEST_BYTES)
         for dtype in DTYPES:
@@ -335,7 +335,7 @@ class Preflight:
                 self.try_out(operation, group, CHECKED_BYTES, dtype)
 
     def sweep(self) -> None:
-        """Larger and larger messages, until time or memory says stop: half of the time for all_reduce."""
+        """Measure growing message sizes until time or memory runs out; all_reduce gets half of the time."""
         ends = time.monotonic() + float(self.plan["budget_s"])
         others = len(OPERATIONS) - 2
         for place, operation in enumerate(OPERATIONS[1:]):
@@ -349,7 +349,7 @@ class Preflight:
                 size *= FACTOR
 
     def equal_work(self) -> None:
-        """Who is slow before the collective? Nothing is learnt from the time inside: the slowest waits least there."""
+        """Time equal work before a tiny all_reduce, to find slow ranks; inside it, the slowest rank waits least."""
         edge, kind = (2048, torch.bfloat16) if self.world.device.type == "cuda" else (256, torch.float32)
         left = torch.ones(edge, edge, dtype=kind, device=self.world.device)
         unit_s = min(self.work(left, 1)[0] for _ in range(10))
@@ -367,7 +367,7 @@ class Preflight:
             self.report.write("round", round=number, **times)
 
     def work(self, left: torch.Tensor, units: int) -> Tuple[float, float]:
-        """Seconds that it took, and of these, seconds on a CPU."""
+        """Do the work; return the seconds that it took and the CPU seconds among them."""
         began, cpu = time.perf_counter(), time.thread_time()
         for _ in range(units):
             left @ left
@@ -375,7 +375,7 @@ class Preflight:
         return time.perf_counter() - began, time.thread_time() - cpu
 
     def groups_of_mesh(self) -> None:
-        """Every group of every dimension, made by all ranks in one order, then tried out by its members."""
+        """Create every group of every dimension on all ranks in one order, then let its members test it."""
         mine: List[Group] = []
 
         def make() -> None:
@@ -393,7 +393,7 @@ class Preflight:
                 self.try_out("all_reduce", group, min(size, self.max_bytes))
 
     def all_pairs(self) -> None:
-        """A round-robin tournament: in each round every rank has one partner, and all pairs exchange at once."""
+        """Test all pairs in a round-robin: in each round every rank has one partner, and all pairs exchange at once."""
         n, me = self.world.size, self.world.index
         seats = n + n % 2
         count = min(PAIR_BYTES, self.max_bytes) // 4
@@ -406,12 +406,12 @@ class Preflight:
                 action = lambda prepared=prepared: measure(self.world, prepared, 5, together=False)  # noqa: E731
                 self.report.run("pair", action, group="world", dtype="float32", bytes=count * 4, peer=place)
             else:
-                self.report.run("idle", lambda: None)  # so that all ranks count their steps alike
+                self.report.run("idle", lambda: None)  # so that all ranks have the same step numbers
             dist.barrier(group=self.world.handle)
 
 
 def machine(backend: str, device: torch.device) -> Line:
-    """Where this rank runs, and on what."""
+    """The machine, device and versions of this rank."""
     facts: Line = {
         "local_rank": local_rank(),
         "local_world_size": int(os.environ.get("LOCAL_WORLD_SIZE", "0")) or None,
@@ -432,7 +432,7 @@ def machine(backend: str, device: torch.device) -> Line:
 
 
 def active_ports() -> Iterator[float]:
-    """Rates of the RDMA ports that are up, 1e9 bytes a second."""
+    """Yield the rates of the RDMA ports that are up, in 1e9 bytes per second."""
     for port in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
         try:
             with open(os.path.join(port, "state")) as state, open(os.path.join(port, "rate")) as rate:
@@ -443,13 +443,13 @@ def active_ports() -> Iterator[float]:
 
 
 def local_rank() -> int:
-    """Where the launcher does not say it, ranks are dealt to the GPUs in turn."""
+    """The local rank; if the launcher does not set it, ranks are assigned to GPUs round-robin."""
     said = os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_LOCALID")
     return int(said) if said else int(os.environ["RANK"]) % max(torch.cuda.device_count(), 1)
 
 
 def compare_clocks(store: Any, rank: int, size: int) -> Line:
-    """Rank 0 answers its peers one by one; half of the shortest round trip bounds the error."""
+    """Measure the clock offset from rank 0, which serves peers in turn; half the best round trip bounds the error."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot = file.read().strip()
     store.set("ddx/boot/%d" % rank, boot)
@@ -474,15 +474,15 @@ def compare_clocks(store: Any, rank: int, size: int) -> Line:
 
 
 def choose_backend(wanted: str) -> str:
-    """NCCL where each rank of the host can have a GPU of its own."""
+    """The wanted backend; for auto, NCCL if each rank on the host can have its own GPU, otherwise Gloo."""
     per_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     enough = torch.cuda.is_available() and torch.cuda.device_count() >= per_host and dist.is_nccl_available()
     return wanted if wanted != "auto" else "nccl" if enough else "gloo"
 
 
 def main() -> None:
-    """All steps, in one order."""
-    warnings.filterwarnings("ignore")  # names of operations that newer versions of torch would like better
+    """Join the process group and run all steps in order."""
+    warnings.filterwarnings("ignore")  # names of operations that newer versions of torch deprecate
     out, plan = sys.argv[1], dict(DEFAULTS, **json.loads(sys.argv[2]))
     signal.setitimer(signal.ITIMER_REAL, float(plan["lifetime_s"]))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -493,7 +493,7 @@ def main() -> None:
     report.write("rank", rank=rank, world_size=size, **machine(backend, device))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    timeout = timedelta(seconds=float(plan["lifetime_s"]))  # whoever watches the deadlines is quicker
+    timeout = timedelta(seconds=float(plan["lifetime_s"]))  # the process that watches the deadlines acts earlier
     stores: List[Any] = []
     report.run("rendezvous", lambda: stores.append(next(iter(dist.rendezvous("env://", timeout=timeout)))[0]))
     store = stores[0]

@@ -1,18 +1,18 @@
 """Answer questions about one rank of a distributed PyTorch job from inside it, even while the rank hangs.
 
-`ddx run` brings this file into every Python process of a job (through `site/sitecustomize.py`). Most of them
-it leaves alone: see `part_of`. In a rank it opens a unix socket `$DDX_RUN_DIR/ranks/rank-<rank>.<pid>.sock`
-(mode 0600), and a daemon thread sleeps there. What a dying rank leaves behind lies beside the socket:
+`ddx run` loads this file into every Python process of a job (through `site/sitecustomize.py`). Most processes are left
+alone: see `part_of`. In a rank it opens a unix socket `$DDX_RUN_DIR/ranks/rank-<rank>.<pid>.sock` (mode 0600), on which
+a daemon thread waits. The files that a dying rank leaves are beside the socket:
 
     rank-<rank>.<pid>.fault.txt     after a fatal signal: faulthandler's stacks of all threads
     ….<label>.json                  the header of `records` below, and `reason`; written when an exception
-                                    ends the rank (label `exception`), or when `save` asks
-    ….<label>.<part>.pickle         the flight records to it, without frames
-    ….<label>.stacks.txt            Python stacks of all threads at that moment, unless it had raised by then
-    ….exit.json                     the interpreter ended by itself: where sys.exit, the last collective was called
+                                    ends the rank (label `exception`), or on a `save` request
+    ….<label>.<part>.pickle         the flight records for it, without frames
+    ….<label>.stacks.txt            Python stacks of all threads at that moment, unless it had already raised
+    ….exit.json                     the interpreter exited by itself: where sys.exit and the last collective were called
 
-One connection asks one question. The request is one line of JSON, at most 4 KiB, sent within a second. The
-answer is one line of JSON, the header, and then `header["bytes"]` bytes of payload.
+Each connection carries one request: one line of JSON, at most 4 KiB, sent within a second. The answer is one line of
+JSON, the header, followed by `header["bytes"]` bytes of payload.
 
     {"op": "status"}    rank, clocks, versions, process groups with their members, counters, recorder settings
     {"op": "records", "stacks": bool, "only_active": bool}
@@ -21,11 +21,11 @@ answer is one line of JSON, the header, and then `header["bytes"]` bytes of payl
     {"op": "stacks"}    faulthandler's text of all threads
     {"op": "memory"}    resident set, and the CUDA allocator's counters if the process already uses CUDA
     {"op": "profile", "seconds": s}
-                        torch's profiler on all threads for so long; then the trace is `file`, beside the socket
+                        torch's profiler on all threads for this long; the trace is `file`, beside the socket
     {"op": "save", "label": "peer-died", "reason": {}}  write these files now
 
-It must not change the job: it needs the standard library only and looks for torch in `sys.modules`, starts no
-collective, waits for no lock of the job's (but the recorder's own and, for `memory`, the CUDA allocator's),
+It must not change the job: it needs only the standard library and looks for torch in `sys.modules`, starts no
+collective, waits for none of the job's locks (except the recorder's own and, for `memory`, the CUDA allocator's),
 prints nothing and swallows its own errors. Python 3.8, torch 2.0.
 """
 
@@ -55,7 +55,7 @@ PROFILE_SECONDS = 60.0
 # The mark of the process that is a rank, `<pid>:<RANK>/<LOCAL_RANK>`: its children inherit it.
 OWNER = "DDX_RANK_OWNER"
 
-# Programs that inherit a rank's environment, or start ranks, without ever being one.
+# Programs that inherit a rank's environment, or start ranks, but are never a rank.
 HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.semaphore_tracker",
@@ -66,7 +66,8 @@ HELPERS = (
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands", "deepspeed.launcher")
 LAUNCHER_SCRIPTS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "ray")
 
-# torch 2.8 renamed these; it still reads the old names, but every rank prints a warning (c10d/Utils.hpp).
+# torch 2.8 renamed these variables; it still reads the old names, but every rank then prints a warning
+# (c10d/Utils.hpp).
 OLD_NAMES = (
     ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"),
     ("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"),
@@ -78,7 +79,7 @@ SETTINGS = (
     "TORCH_FR_DUMP_ON_TIMEOUT",
     "TORCH_DISTRIBUTED_DEBUG",
 )
-# Up to torch 2.7 NCCL's recorder is the only one; since then the other backends share one beside it.
+# Up to torch 2.7, NCCL's recorder is the only one; since then, the other backends share a second one.
 RECORDERS = (("fr", "_dump_fr_trace"), ("nccl", "_dump_nccl_trace"))
 MEMORY_COUNTERS = (
     "allocated_bytes.all.current",
@@ -95,11 +96,11 @@ Answer = Tuple[Header, bytes]
 
 
 def part_of(argv: Sequence[str], environ: Mapping[str, str], pid: int) -> str:
-    """What the process with this command line is to the job.
+    """The role of the process with this command line in the job.
 
-    "rank": the environment gives it a rank, and the launcher started it and no other for that rank.
-    "candidate": it is a rank once it initialises torch.distributed (mp.spawn, MPI, Slurm, Ray, a wrapper's
-    child); a data loader worker never does, and stays a candidate. "helper": it never is one.
+    "rank": the environment gives it a rank, and it is the one process that the launcher started for that rank.
+    "candidate": it becomes a rank if it initialises torch.distributed (mp.spawn, MPI, Slurm, Ray, a wrapper's child); a
+    data loader worker never does, and stays a candidate. "helper": it never becomes a rank.
     """
     kind, program = program_of(argv)
     if any(name in program for name in HELPERS):
@@ -113,13 +114,13 @@ def part_of(argv: Sequence[str], environ: Mapping[str, str], pid: int) -> str:
     if kind == "code" and "multiprocessing.spawn" in program:
         return "candidate"
     owner, _, identity = environ.get(OWNER, "").partition(":")
-    # The identity matters: where a pod has a RANK of its own, the ranks below it differ from it.
+    # The identity matters: if a pod has its own RANK, the ranks inside it have different ones.
     inherited = owner not in ("", str(pid)) and identity == _identity(environ)
     return "candidate" if inherited else "rank"
 
 
 def program_of(argv: Sequence[str]) -> tuple[str, str]:
-    """What a Python command line runs: ("module" | "code" | "script" | "", its name or text)."""
+    """The program that a Python command line runs: ("module" | "code" | "script" | "", its name or text)."""
     words = iter(argv[1:])
     for word in words:
         if not word.startswith("-") or word == "-":
@@ -151,7 +152,7 @@ def _or_none(function: Any, *arguments: Any) -> Any:
         return None
 
 
-# ---- what torch knows, without importing it
+# ---- torch's state, without importing torch
 
 
 def _is_initialized() -> bool:
@@ -159,7 +160,7 @@ def _is_initialized() -> bool:
 
 
 def _groups() -> list[Header]:
-    """The process groups that this rank is a member of, named as torch names them, with global ranks."""
+    """The process groups that this rank belongs to, under torch's names, with global ranks."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     names = getattr(getattr(c10d, "_world", None), "pg_names", {})
     return [
@@ -176,13 +177,13 @@ def _groups() -> list[Header]:
 
 
 def _timeout_s(group: Any) -> float:
-    """How long a collective of this group may take: the shortest limit of its backends."""
+    """The timeout of a collective in this group: the shortest timeout of its backends."""
     backends = [group._get_backend(device) for device in group._device_types]
     return min(float(backend.options._timeout.total_seconds()) for backend in backends)
 
 
 def _joining_s() -> float | None:
-    """How long init_process_group, which the program is in, may wait for the others; None if it is in none."""
+    """The timeout of the running init_process_group call; None if the program is not in one."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         if frame.f_code.co_name == "init_process_group" and "timeout" in frame.f_locals:
@@ -192,7 +193,7 @@ def _joining_s() -> float | None:
 
 
 def _recorders(groups: list[Header]) -> list[tuple[str, str]]:
-    """(part, name of the function) of the recorders that can hold records of this process."""
+    """Pairs (part, function name) of the recorders that may hold records of this process."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     found = [(part, name) for part, name in RECORDERS if hasattr(c10d, name)]
     uses_nccl = any("nccl" in str(group["backend"]) for group in groups)
@@ -208,19 +209,19 @@ def _dump(name: str, stacks: bool, only_active: bool) -> bytes:
 
 
 def _last_call() -> List[List[Any]]:
-    """[file, line, function] of the last recorded operation, innermost first."""
-    pickle: Any = sys.modules["pickle"]  # torch needs it, too
+    """The frames [file, line, function] of the last recorded operation, innermost first."""
+    pickle: Any = sys.modules["pickle"]  # torch has imported it
     calls = (call for _, name in _recorders(_groups()) for call in pickle.loads(_dump(name, True, False))["entries"])
     last = max(calls, key=lambda call: call["time_created_ns"])
     return [[frame["filename"], frame["line"], frame["name"]] for frame in last["frames"]]
 
 
 def _counters(groups: list[Header]) -> Header:
-    """`pg_status` of each recorder, keyed by pg_id: a counter of this process, not the name of the group."""
+    """The `pg_status` of each recorder, keyed by pg_id, which is a counter in this process, not a group name."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     status = {}
     for part, name in _recorders(groups):
-        # With its two arguments (since 2.5) it leaves the entries out, which is what makes it cheap.
+        # With its two arguments (since 2.5) it omits the entries, which makes it cheap.
         text = _or_none(getattr(c10d, name + "_json", None), False, True)
         status[part] = (_or_none(json.loads, text) or {}).get("pg_status", {})
     return status
@@ -230,7 +231,7 @@ def _counters(groups: list[Header]) -> Header:
 
 
 class RankAgent:
-    """One rank's agent: its socket, the thread that serves it, and the files it leaves."""
+    """The agent of one rank: its socket, the thread that serves it, and the files that it writes."""
 
     def __init__(self, run_dir: str) -> None:
         self.directory = os.open(os.path.join(run_dir, "ranks"), os.O_RDONLY | os.O_DIRECTORY)
@@ -248,15 +249,15 @@ class RankAgent:
         self.thread = threading.Thread(target=self._run, name="ddx-rank-agent", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve, or to wait for a rank if this process has none yet."""
+        """Start serving, or waiting until this process becomes a rank."""
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._in_fork_child)
         self.thread.start()
 
     def become(self, rank: int) -> None:
-        """Open the socket and prepare for the worst: from here on this process is `rank`."""
+        """Open the socket and prepare for a crash: from here on, this process is `rank`."""
         self.stem = "rank-%d.%d" % (rank, self.pid)
-        # A path of a unix socket ends at 107 bytes; through the directory's descriptor any depth will do.
+        # A unix socket's path is limited to 107 bytes; through the directory's descriptor, any depth works.
         name = "/proc/self/fd/%d/%s.sock" % (self.directory, self.stem)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(name)
@@ -272,7 +273,7 @@ class RankAgent:
 
     def _run(self) -> None:
         try:
-            # The job's signal handlers run where they always ran: only its own faults reach this thread.
+            # The job's signal handlers run where they always did: only faults of this thread itself reach it.
             faults = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")
             signal.pthread_sigmask(signal.SIG_BLOCK, [s for s in signal.Signals if s.name not in faults])
             self._serve()
@@ -280,17 +281,17 @@ class RankAgent:
             pass
 
     def _serve(self) -> None:
-        """Answer until the interpreter ends. Polls only until torch.distributed is initialised."""
+        """Answer requests until the interpreter ends. Polls only until torch.distributed is initialised."""
         initialized = False
         while True:
             if not initialized and _is_initialized():
                 initialized = True
-                # Before torch closes its sockets: once they are, the launcher may end this process, too.
+                # Before torch closes its sockets: after that, the launcher may end this process as well.
                 atexit.register(_or_none, self._leave_note)
                 if self.rank is None:
                     self.become(sys.modules["torch.distributed"].get_rank())
                 else:
-                    # Whoever replaced the hook since (rich, a trainer) need not call ours.
+                    # Code that has replaced the hook since (rich, a trainer) need not call ours.
                     self._wrap_excepthook()
             poll = select.poll()
             poll.register(self.wake_reader, select.POLLIN)
@@ -319,7 +320,7 @@ class RankAgent:
             connection.sendall(json.dumps(header).encode() + b"\n" + payload)
 
     def status(self, request: Header) -> Answer:
-        """Who this rank is, and how far each of its groups came."""
+        """Answer with this rank's identity and the progress of each of its groups."""
         dist: Any = sys.modules.get("torch.distributed")
         initialized = _is_initialized()
         groups = _groups()
@@ -349,7 +350,7 @@ class RankAgent:
         return header, b""
 
     def records(self, request: Header) -> Answer:
-        """Everything that `status` says, and torch's flight records, byte for byte."""
+        """Answer with everything in `status`, and torch's flight records byte for byte."""
         header, _ = self.status({})
         payload = b""
         header["parts"], header["errors"] = [], {}
@@ -366,21 +367,21 @@ class RankAgent:
         return header, payload
 
     def stacks(self, request: Header) -> Answer:
-        """Python stacks of all threads."""
-        # faulthandler writes to a real file only.
+        """Answer with the Python stacks of all threads."""
+        # faulthandler writes only to a real file.
         name = self.stem + ".stacks.part"
         with open(name, "wb+", opener=self._beside_socket) as file:
             os.unlink(name, dir_fd=self.directory)
             faulthandler.dump_traceback(file, all_threads=True)
             file.seek(0)
             text = file.read()
-        # threading.enumerate() would wait for a lock of the job's; a copy of its table does not.
+        # threading.enumerate() would wait for one of the job's locks; a copy of its table does not.
         threads = dict(getattr(threading, "_active", {}))
         names = [{"ident": "0x%016x" % ident, "name": str(t.name)[:200]} for ident, t in threads.items()]
         return {"rank": self.rank, "pid": self.pid, "taken_at_ns": time.time_ns(), "threads": names}, text
 
     def memory(self, request: Header) -> Answer:
-        """Bytes in use by this process, on the host and, if CUDA is up already, on each device it used."""
+        """Answer with the bytes that this process uses on the host and, if CUDA is initialised, on each used device."""
         with open("/proc/self/status") as file:
             lines = dict(line.split(":", 1) for line in file)
         header: Header = {"rank": self.rank, "pid": self.pid, "taken_at_ns": time.time_ns(), "cuda": {}}
@@ -395,7 +396,7 @@ class RankAgent:
         return header, b""
 
     def profile(self, request: Header) -> Answer:
-        """Begin to profile all threads of this process. The trace lies beside the socket as soon as it is whole."""
+        """Start profiling all threads of this process. The trace appears beside the socket once it is complete."""
         seconds = min(max(float(request["seconds"]), 0.1), PROFILE_SECONDS)
         torch: Any = sys.modules["torch"]
         everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
@@ -412,7 +413,7 @@ class RankAgent:
         return {"rank": self.rank, "file": name}, b""
 
     def save(self, request: Header) -> Answer:
-        """Write records and groups beside the socket, once for each label: the first moment counts."""
+        """Write records and groups beside the socket, once per label: the first moment counts."""
         label = str(request.get("label", ""))
         if not label.replace("-", "").isalpha() or len(label) > 40:
             raise ValueError("label: letters and hyphens, at most 40")
@@ -425,13 +426,13 @@ class RankAgent:
             part["file"] = "{}.{}.{}.pickle".format(self.stem, label, part["part"])
             data, payload = payload[: part["bytes"]], payload[part["bytes"] :]
             self._write(part["file"], data)
-        if not self.failed:  # where it was, the traceback tells; what is on its stack by now is ours
+        if not self.failed:  # the traceback shows where it was; by now, its stack is ours
             self._write("{}.{}.stacks.txt".format(self.stem, label), self.stacks({})[1])
         self._write("{}.{}.json".format(self.stem, label), json.dumps(header).encode())
         return {"files": [part["file"] for part in header["parts"]]}, b""
 
     def _write(self, name: str, data: bytes) -> None:
-        # Renamed last: whoever sees the name sees all of the file.
+        # Renamed last, so that a file under this name is complete.
         with open(name + ".part", "wb", opener=self._beside_socket) as file:
             file.write(data)
         os.rename(name + ".part", name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
@@ -451,7 +452,7 @@ class RankAgent:
         sys.excepthook = excepthook
 
     def _wrap_exit(self) -> None:
-        """Remember where the program said that it ends, which no traceback tells."""
+        """Record where the program calls sys.exit, since no traceback shows it."""
         previous = sys.exit
 
         def exit(status: Any = None) -> Any:
@@ -468,11 +469,11 @@ class RankAgent:
             self.left_at = ("Traceback (most recent call last):\n%sSystemExit: %s" % (stack, status))[-TEXT_CHARS:]
 
     def _save_exception(self, kind: Any, value: Any, trace: Any) -> None:
-        """Leave the records before the launcher can know: torchrun stops the peers within 0.1 s."""
+        """Save the records before the launcher notices: torchrun stops the peers within 0.1 s."""
         if os.getpid() != self.pid:
             return
         self.failed = True
-        import traceback  # here, so that the start of every Python process stays short
+        import traceback  # imported here to keep the start of every Python process short
 
         self.save(
             {
@@ -488,7 +489,7 @@ class RankAgent:
         )
 
     def _at_exit(self) -> None:
-        """Leave a note, and let the thread end first: native code that outlives the interpreter aborts."""
+        """Leave a note and let the thread end first: native code that outlives the interpreter aborts."""
         if os.getpid() != self.pid:
             return
         try:
@@ -511,7 +512,7 @@ class RankAgent:
         self._write(self.stem + ".exit.json", json.dumps(note).encode())
 
     def _in_fork_child(self) -> None:
-        """A child neither keeps the rank's socket open nor writes its own crash into the rank's file."""
+        """In a forked child, close the rank's socket and stop writing crashes into the rank's file."""
         try:
             if self.listener is not None:
                 self.listener.close()
@@ -534,7 +535,7 @@ OPERATIONS: Dict[str, Callable[[RankAgent, Header], Answer]] = {
 
 
 def _read_request(connection: socket.socket) -> Header:
-    """One line of JSON, within its limits of bytes and time; OSError or ValueError if it is none."""
+    """Read one line of JSON within the limits on bytes and time. Raises OSError or ValueError if there is none."""
     deadline = time.monotonic() + REQUEST_SECONDS
     data = b""
     while b"\n" not in data:
@@ -551,20 +552,20 @@ def _read_request(connection: socket.socket) -> Header:
 
 
 class _TorchDistributedImport:
-    """A finder that finds nothing: it runs its actions once, just before torch.distributed is imported."""
+    """An import finder that finds nothing; it runs its actions once, just before torch.distributed is imported."""
 
     def __init__(self, actions: List[Callable[[], None]]) -> None:
         self.actions = actions
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        # It stays in sys.meta_path: to leave while importlib walks that list would skip the finder behind it.
+        # It stays in sys.meta_path: removing it while importlib walks that list would skip the next finder.
         if name == "torch.distributed":
             while self.actions:
                 _or_none(self.actions.pop())
 
 
 def _name_settings_for_old_torch() -> None:
-    """Before torch 2.8 the settings had other names, and before 2.7 a timeout wrote no dump by itself."""
+    """Set the variable names of torch before 2.8, and the dump on timeout that torch before 2.7 lacks by default."""
     version = str(sys.modules["torch"].__version__).split(".")
     if (int(version[0]), int(version[1])) >= (2, 8):
         return
@@ -575,14 +576,14 @@ def _name_settings_for_old_torch() -> None:
 
 
 def _flush_log_by_line(run_dir: str) -> None:
-    """A log file of `ddx run` stands where a terminal may have been: no line is to wait in a buffer."""
+    """Flush output line by line if it goes to a log file of `ddx run` instead of a terminal."""
     if os.readlink("/proc/self/fd/1").startswith(os.path.join(run_dir, "")):
         stdout: Any = sys.stdout
         stdout.reconfigure(line_buffering=True)
 
 
 def install() -> None:
-    """Called once, at the start of the interpreter, before any code of the job."""
+    """Start the agent; called once at interpreter start, before any code of the job."""
     run_dir = os.environ.get("DDX_RUN_DIR", "")
     part = part_of(_command_line(), os.environ, os.getpid())
     if part == "helper" or not os.path.isdir(os.path.join(run_dir, "ranks")):

@@ -1,4 +1,4 @@
-"""Plays the calls of some ranks, and says who gets through: `ddx repro` puts its description and program in here."""
+"""Replays the calls of some ranks and reports which ones finish; `ddx repro` inserts description and program here."""
 
 # DESCRIPTION
 from __future__ import annotations
@@ -25,25 +25,25 @@ GROUPS = {"world": [0, 1]}
 
 
 def recorded(rank: int) -> None:
-    """What the ranks called."""
+    """Make the calls that the ranks made."""
     if rank == 0:
         do("all_reduce", "world", 4)
     stay_away()
 
 
 def healthy(rank: int) -> None:
-    """What all of them have to call."""
+    """Make the calls that all ranks should make."""
     do("all_reduce", "world", 4)
 
 
 # PLAYER
-SLOT = 160  # bytes of a rank's line: what it is in
+SLOT = 160  # bytes of a rank's line, which says what it is doing
 RANK, DEVICE = 0, "cpu"
 GROUP_OF: Dict[str, Any] = {}
 WORKS: List[Tuple[Any, str, List[torch.Tensor], Optional[int], str]] = []
 LINES: Optional[mmap.mmap] = None
 THROUGH = "has finished"
-LIFETIME_S = 600  # a rank that nobody ends
+LIFETIME_S = 600  # the longest life of a rank
 
 
 def do(
@@ -57,7 +57,7 @@ def do(
     receives: Optional[List[int]] = None,
     later: bool = False,
 ) -> None:
-    """One operation with tensors of ones; what is no member's business does nothing."""
+    """Run one operation with tensors of ones, if this rank takes part in it."""
     members = GROUPS[group]
     ends = members if source < 0 else [source, target]
     if RANK not in ends:
@@ -106,7 +106,7 @@ def do(
 
 
 def check(op: str, tensors: List[torch.Tensor], expected: Optional[int]) -> None:
-    """Raises if the values are not those of ones that all members brought."""
+    """Raise RuntimeError if the values are not the result of ones from all members."""
     if DEVICE != "cpu":
         torch.cuda.synchronize()
     got = sorted({float(value) for tensor in tensors for value in (tensor.double().min(), tensor.double().max())})
@@ -115,28 +115,28 @@ def check(op: str, tensors: List[torch.Tensor], expected: Optional[int]) -> None
 
 
 def wait() -> None:
-    """For all calls that the program had left to be finished later."""
+    """Wait for all asynchronous calls."""
     while WORKS:
         work, op, tensors, expected, words = WORKS.pop(0)
-        say(words + ", which it left to be finished later")
+        say(words + ", an asynchronous call")
         work.wait()
         check(op, tensors, expected)
 
 
 def stay_away() -> None:
-    """What a rank does that comes to no call."""
+    """Act as a rank that makes no further call."""
     say("stays away from its peers' calls")
     time.sleep(LIFETIME_S)
 
 
 def leave() -> None:
-    """What a rank does that ends."""
+    """Act as a rank that exits."""
     say("leaves")
     os._exit(1)
 
 
 def say(text: str) -> None:
-    """What the rank is in now."""
+    """Report what the rank is doing now."""
     if LINES is None:
         print("rank %d %s" % (RANK, text), flush=True)
     else:
@@ -144,7 +144,7 @@ def say(text: str) -> None:
 
 
 def play(rank: int, args: argparse.Namespace, store: str) -> None:
-    """What one rank does."""
+    """Join the group as `rank` and make its calls."""
     global RANK, DEVICE
     RANK = rank
     if args.backend == "nccl":
@@ -160,7 +160,7 @@ def play(rank: int, args: argparse.Namespace, store: str) -> None:
 
 
 def start(rank: int, args: argparse.Namespace, store: str) -> None:
-    """The life of a rank that was forked; it stays until all have finished, as an end would be a fault of its own."""
+    """Run a forked rank; it stays until all have finished, since exiting would be a fault of its own."""
     try:
         play(rank, args, store)
         time.sleep(LIFETIME_S)
@@ -170,13 +170,15 @@ def start(rank: int, args: argparse.Namespace, store: str) -> None:
 
 
 def main() -> None:
-    """Play it, as a rank of torchrun or as all ranks of this host."""
+    """Run the script as one rank of torchrun, or fork all ranks on this host."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--healthy", action="store_true", help="the same calls as they should be")
+    parser.add_argument("--healthy", action="store_true", help="make the calls that all ranks should make")
     parser.add_argument("--backend", default="gloo", choices=["gloo", "nccl"])
-    parser.add_argument("--deadline", type=float, default=20, help="seconds without progress after which it hangs")
+    parser.add_argument(
+        "--deadline", type=float, default=20, help="seconds without progress after which it counts as hung"
+    )
     args = parser.parse_args()
-    if "RANK" in os.environ:  # torchrun started it, on one host or several; nobody ends it but the user
+    if "RANK" in os.environ:  # torchrun started it, on one host or several; only the user ends it
         play(int(os.environ["RANK"]), args, "env://")
         time.sleep(args.deadline)
         os._exit(0)
@@ -184,7 +186,7 @@ def main() -> None:
 
 
 def attend(args: argparse.Namespace) -> int:
-    """Fork the ranks, and look until all have finished or nothing moves: 0 if all have finished, else 1."""
+    """Fork the ranks and watch them until all have finished or none makes progress; 0 if all have finished, else 1."""
     global LINES
     world = len(GROUPS["world"])
     pids: List[int] = []
@@ -204,16 +206,16 @@ def attend(args: argparse.Namespace) -> int:
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
                 elif os.WIFSIGNALED(status):
-                    lines[rank] += ", and was killed by signal %d" % os.WTERMSIG(status)
+                    lines[rank] += ", killed by signal %d" % os.WTERMSIG(status)
     for rank, line in enumerate(lines):
-        print("rank %d %s" % (rank, line or "still starts"))
+        print("rank %d %s" % (rank, line or "is still starting"))
     through = all(line == THROUGH for line in lines)
     print("all ranks finished" if through else "not all ranks finished")
     return 0 if through else 1
 
 
 def watch(world: int, deadline: float) -> List[str]:
-    """What each rank is in when all have finished, or nothing has moved for the deadline."""
+    """Wait until all ranks have finished or none has moved for `deadline` seconds; return what each is doing."""
     assert LINES is not None
     seen, moved = b"", time.monotonic()
     lines: List[str] = []

@@ -1,7 +1,7 @@
-"""A probe: declared once, it is a sub-command, an MCP tool and a name that playbooks use.
+"""A probe: one declaration makes it a sub-command, an MCP tool and a name that playbooks can use.
 
-Three steps, each testable alone: `capture` asks a host and keeps raw material, `parse` turns it into rows of
-the evidence store, `analyse` turns the merged store into findings. Only `capture` touches the world.
+It has three steps, each testable by itself: `capture` asks a host and keeps raw material, `parse` turns it into rows of
+the evidence store, `analyse` turns the merged store into findings. Only `capture` touches the outside world.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ddx_tools.sources.kinds import Recogniser
 from ddx_tools.sources.raw import Batches, Raw, Rows
 
 PATH: dict[str, JsonValue] = {"format": "path"}
-"""The `json_schema_extra` of an argument, beside `target`, that names a file or directory: a server checks what it
-names before the probe sees it."""
+"""The `json_schema_extra` of an argument other than `target` that names a file or directory: a server checks the path
+before the probe sees it."""
 
 
 class ProbeArgs(BaseModel, extra="forbid"):
-    """Arguments of a probe. Nothing keeps a "current incident": every call says what it is about."""
+    """Arguments of a probe. There is no stored "current incident": every call names its target."""
 
     target: list[str] = Field(
         default_factory=list,
@@ -36,12 +36,12 @@ class ProbeArgs(BaseModel, extra="forbid"):
 
     @property
     def paths(self) -> list[str]:
-        """What of the target lies in files."""
+        """The items of the target that are file or directory paths."""
         return [item for item in self.target if not item.isdigit()]
 
     @property
     def pids(self) -> list[str]:
-        """What of the target runs."""
+        """The items of the target that are process ids."""
         return [item for item in self.target if item.isdigit()]
 
 
@@ -50,35 +50,36 @@ ArgsT = TypeVar("ArgsT", bound=ProbeArgs)
 
 @dataclass(frozen=True)
 class Later:
-    """The function `module:name`, imported when it is first called: commands are listed before any is used."""
+    """A stand-in for the function `module:name`: the module is imported on the first call, not when commands are
+    listed."""
 
     place: str
 
     def __call__(self, *given: Any) -> Any:
-        """What the function returns."""
+        """Import the function, call it and return its result."""
         module, _, name = self.place.partition(":")
         return getattr(import_module(module), name)(*given)
 
 
 @dataclass(frozen=True)
 class Export:
-    """A file for another program that a probe can make of its rows."""
+    """A file for another program that a probe can write from its rows."""
 
     help: str
-    """What it is, and what opens it."""
+    """What the file is, and what opens it."""
     write: Callable[[Store, Sequence[Finding]], Iterator[bytes]]
-    """The file in pieces, from the merged rows and the findings about them."""
+    """Yields the file in pieces, from the merged rows and the findings about them."""
 
 
 @dataclass(frozen=True)
 class Probe(Generic[ArgsT]):
-    """The one declaration of a probe."""
+    """The declaration of a probe: its arguments, its three steps, and how its rows are shown."""
 
     id: str
     """snake_case; the command line shows it with hyphens."""
     title: str
     description: str
-    """For a person's `--help` and for a model that looks for a tool: what it answers, in the words people use."""
+    """What the probe answers, in the words people use: for `--help`, and for a model that looks for a tool."""
     args: type[ArgsT]
     capture: Callable[[Host, ArgsT], Raw]
     parse: Callable[[Raw], Rows | Batches]
@@ -87,36 +88,38 @@ class Probe(Generic[ArgsT]):
     sends_traffic: bool = False
     """Whether it talks to other hosts."""
     shell_only: frozenset[str] = frozenset()
-    """Arguments that the command line alone offers: they name a program to start or a place to write to, or set
-    what a model has no use for."""
+    """Arguments that only the command line offers: they name a program to start or a place to write to, or set
+    something a model does not need."""
     rests_on: tuple[str, ...] = ()
-    """Tables without which there is nothing to find or to show: where all of them are empty, nobody imports what would
-    look at them."""
+    """Tables that the findings and the shown rows come from: if all are empty, the modules that would read them are not
+    imported."""
     table: str | Callable[[Store], list[dict[str, Any]]] = ""
-    """The rows that a person wants to see beside the findings, the most telling first: a query over the evidence
-    store or, where a query cannot say it, a function of it."""
+    """The rows to show a person beside the findings, the most telling first: a query over the evidence store or, where
+    a query is not enough, a function of the store."""
     most_rows: int = 100
-    """So many of them are shown."""
+    """The maximum number of rows shown."""
     rest: str = "keep the material (--save BUNDLE) and name fewer ranks or files"
-    """How to see those that are not."""
+    """How to see the rows that are not shown."""
     examples: Mapping[str, str] = field(default_factory=dict)
-    """Arguments as one types them, and what they do."""
+    """Arguments as typed on the command line, and what each example does."""
     kinds: tuple[str, ...] = ()
-    """The kinds of the user's files it takes (`ddx_tools.sources.kinds`, `ddx_tools.model.files.kinds`)."""
+    """The kinds of user files it takes (`ddx_tools.sources.kinds`, `ddx_tools.model.files.kinds`)."""
     recognises: Mapping[str, Recogniser] = field(default_factory=dict)
-    """For kinds of texts that only this probe can tell: what says whether a text is one, by its name and beginning."""
+    """Per kind of text that only this probe recognises, a function of name and beginning that says whether a text is
+    one."""
     performs: Callable[[ArgsT, Callable[[str, Path], Diagnosis]], Path] | None = None
-    """What this machine does for the probe where that itself investigates. It gets the probe's arguments and what
-    diagnoses a pid or a directory and keeps the bundle at a path; it returns the directory that it wrote."""
+    """For a probe that itself investigates on this machine: the function that does so. It takes the probe's arguments
+    and a function that diagnoses a pid or a directory and keeps the bundle at a path; it returns the directory it
+    wrote."""
     about_files: frozenset[str] = frozenset()
-    """Arguments that are about brought files alone."""
+    """Arguments that apply only to submitted files."""
     explain: Callable[[str], list[str]] | None = None
-    """What a name means that the probe knows, in lines: `--explain NAME` of the command, which looks at nothing."""
+    """The lines that `--explain NAME` prints about a name the probe knows; the command then captures nothing."""
     exports: Mapping[str, Export] = field(default_factory=dict)
-    """Files it can write: option of the command (snake_case) to what it writes."""
+    """The files it can write, keyed by command option (snake_case)."""
 
     def shown(self, store: Store) -> tuple[list[dict[str, Any]], list[Truncation]]:
-        """Its table, cut to what one can read, and what was left out."""
+        """Return the rows to show, cut to `most_rows`, and a note of how many were left out."""
         if not self.table or not store.holds_any(self.rests_on):
             return [], []
         rows = store.query(self.table) if isinstance(self.table, str) else self.table(store)
@@ -125,5 +128,5 @@ class Probe(Generic[ArgsT]):
 
     @property
     def command(self) -> str:
-        """The name on the command line."""
+        """The probe's name on the command line."""
         return self.id.replace("_", "-")

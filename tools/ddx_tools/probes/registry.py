@@ -1,6 +1,6 @@
 """The registry of probes: the only place that lists them.
 
-Each is a package in this folder. Where one was removed, its command, its tool and its name in playbooks are gone, and
+Each probe is a package in this folder. Removing one removes its command, its tool and its name in playbooks, and
 nothing else.
 """
 
@@ -55,17 +55,17 @@ def _present(*ids: str) -> tuple[str, ...]:
 
 
 LIVE_PROBES = _present("jobs", "stacks", "flight_recorder", "job_log", "nccl_log", "env", "host")
-"""Those that look at a live job, cheap and decisive first."""
+"""The probes that look at a live job, cheap and decisive first."""
 
 FILE_PROBES = _present(
     *("stacks", "flight_recorder", "job_log", "nccl_log", "profile", "memory"),
     *("host", "env", "mesh", "consistency", "notes"),
 )
-"""Those that read files from the user."""
+"""The probes that read files from the user."""
 
 
 def probe(probe_id: str) -> Probe[Any]:
-    """Return a probe by its id. Raises UsageError where there is none of that id."""
+    """Return a probe by its id. Raises UsageError if there is none."""
     for one in PROBES:
         if one.id == probe_id:
             return one
@@ -73,5 +73,5 @@ def probe(probe_id: str) -> Probe[Any]:
 
 
 def probe_if_present(probe_id: str) -> Probe[Any] | None:
-    """Return a probe by its id; None where its package was removed."""
+    """Return a probe by its id; None if its package was removed."""
     return probe(probe_id) if probe_id in _IDS else None

@@ -1,1 +1,1 @@
-"""Secrets are removed here, before anything is kept, printed or sent."""
+"""Removes secrets before anything is saved, printed or sent."""

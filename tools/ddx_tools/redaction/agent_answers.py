@@ -1,4 +1,4 @@
-"""Answers of rank agents lose their secrets: a header in JSON, and a payload whose parts it gives the sizes of."""
+"""Redacts rank agents' answers: a JSON header, and a payload whose part sizes the header gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddx_tools.redaction.text import Counts, redact_bytes
 
 
 def redact_agent_answer(data: bytes, counts: Counts | None = None) -> bytes:
-    """An answer without its secrets, its sizes as they are then; the same object if it holds none."""
+    """Redact an agent's answer and update the sizes in its header; returns the same object if it has no secrets."""
     head, newline, payload = data.partition(b"\n")
     try:
         header = json.loads(head)
@@ -33,7 +33,7 @@ def redact_agent_answer(data: bytes, counts: Counts | None = None) -> bytes:
 
 
 def _parts(header: dict[str, object], payload: bytes) -> tuple[list[bytes], bytes]:
-    """The parts that a header distinguishes, and what is left behind them: everything, if the sizes do not add up."""
+    """The payload's parts by the header, and the remainder, which is everything if the sizes do not add up."""
     told = header.get("parts")
     sizes = [entry.get("bytes") if isinstance(entry, dict) else None for entry in told] if type(told) is list else []
     parts, at = [], 0

@@ -1,6 +1,6 @@
-"""Command lines that programs print as lists: `['sshpass', '-p', '…']`, or an argument a line, as kubectl does.
+"""Secrets in command lines printed as lists: `['sshpass', '-p', '…']`, or one argument per line, as kubectl does.
 
-What a list says is read as the command line that it stands for, each byte of it with its place.
+A list is read as the command line that it stands for; each byte keeps its position.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ELEMENT = re.compile(
 
 
 def list_hint() -> str:
-    """An expression that stands in every list of arguments in which something is found, in one line or in several."""
+    """An expression that matches in every argument list that may have a secret, on one line or several."""
     programs = "|".join(program_names())
     return (
         r"[\"'],[ \t]?\\{0,3}[\"'](?:--?[A-Za-z]|login\\{0,3}[\"']|pass:)"
@@ -41,7 +41,7 @@ def list_hint() -> str:
 
 
 def of_lists(line: bytes) -> Iterator[Span]:
-    """The secrets in the lists of arguments of a line."""
+    """Find the secrets in a line's argument lists."""
     if _QUOTED_LIST.search(line):
         yield from _in_reading(line, _BETWEEN_STRINGS)
     if _BARE_LIST.search(line):
@@ -57,9 +57,9 @@ def _in_reading(line: bytes, between: re.Pattern[bytes]) -> Iterator[Span]:
 
 
 def of_argument_lines(block: bytes, start: int, end: int, done: int) -> tuple[list[Span], int]:
-    """The secrets in a run of lines around one, each of which is one argument, and where that run ends.
+    """Find the secrets in a run of one-argument lines around a line; return them and the end of the run.
 
-    Nothing is looked for in a run that ended at `done`.
+    A run that ended at `done` is not searched again.
     """
     if start < done or not _element(block, start, end):
         return [], done
@@ -80,7 +80,7 @@ def of_argument_lines(block: bytes, start: int, end: int, done: int) -> tuple[li
 
 
 def _element(block: bytes, first: int, last: int) -> tuple[int, int] | None:
-    """Where the argument begins and ends that is all of a line."""
+    """The start and end of the argument that fills a line; None if there is none."""
     if last - first > _LONGEST:
         return None
     match = _ELEMENT.match(block[behind_prefix(block, first, last) : last])
@@ -101,7 +101,7 @@ def _beginning(block: bytes, start: int, done: int) -> int:
 
 
 def _run(block: bytes, first: int) -> tuple[list[bytes], list[tuple[int, int, int]], int]:
-    """The arguments from a line on, where each stands in the joined line and in the block, and where they end."""
+    """The arguments from a line on, the position of each in the joined line and in the block, and their end."""
     words: list[bytes] = []
     places: list[tuple[int, int, int]] = []
     at = 0

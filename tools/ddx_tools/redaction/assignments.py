@@ -1,4 +1,5 @@
-"""Values beside a name that means a secret: `NAME=…`, `"name": "…"`, `--name …`, `{"name": "…", "value": "…"}`."""
+"""Finds values beside a name that denotes a secret: `NAME=…`, `"name": "…"`, `--name …`, `{"name": "…", "value":
+"…"}`."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ _RUN = re.compile(rb"[^\s\"'`<>]+")
 _IN_ANGLES = re.compile(rb"<([^\s\"'<>]+)>")
 _TAG = re.compile(rb"!{1,2}[a-z]+[ \t]+")
 _TYPE_CELL = re.compile(rb"(?:str|string|text|SecretStr)[ \t]*(?:\||\xe2\x94[\x82\x83])[ \t]*")
-"""Between the name and the value in a row of a table."""
+"""Matches the type cell between the name and the value in a table row."""
 _LONG_KEY = re.compile(rb"[\"'][A-Za-z0-9+/=_-]{20,}[\"']")
 _BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
@@ -66,7 +67,7 @@ _FIELDS_OF_LOGINS = frozenset({"pass", "pw", "pwd"})
 
 
 def assigned(line: bytes) -> Iterator[Span]:
-    """The secrets that stand beside their names."""
+    """Find the secrets that stand beside their names in a line."""
     yield from of_urls(line)
     yield from of_headers(line)
     yield from _of_one_line_manifest(line)
@@ -74,7 +75,7 @@ def assigned(line: bytes) -> Iterator[Span]:
     for begin, limit in near:
         at = begin
         while (match := _ASSIGNMENT.search(line, at)) and match.start() < limit:
-            # The value may be a name itself: `config: {password: …`.
+            # The value may itself be a name: `config: {password: …`.
             at = match.end() if match.end() > match.start(1) else match.end() + 1
             separator = match[3].strip() or (b"\t" if b"\t" in match[3] else b" ")
             name = match[1].decode("latin-1")
@@ -93,19 +94,19 @@ def assigned(line: bytes) -> Iterator[Span]:
 
 
 _SAID = re.compile(rb"(.{1,100}?)[ \t](?:is|was|ist|lautet|est):?[ \t](\S+)$")
-"""A name with a verb and a value behind it, which a comma has ended: "the password is …, connecting"."""
+"""A name, a verb and a value that ends with a comma: "the password is …, connecting"."""
 _ANOTHER = re.compile(
     rb"[\"'`]?[ \t]*(?:-{1,2}>|={1,2}>|\xe2\x86\x92)[ \t]*(?:[\"'`]([^\"'`\n]+)|([^\s\"'`,;)\]}]+))"
     rb"|[\"'](?:[ \t]*\+[ \t]*|[ \t]+)[bruf]{0,2}[\"']([^\"'\s,:}\]][^\"'\n]*)(?=[\"'])",
     re.I,
 )
-"""What a value was changed to, or the string that is put behind it."""
+"""Matches the new value after a change, or a string appended to the value."""
 _WORDS_BEHIND = re.compile(rb"(?:[ \t]+[^\s\"'#=:,;|<>{}\[\]().]+)+[ \t\r]*$")
 _MOST_PARTS = 20
 
 
 def _going_on(line: bytes, begin: int, span: Span, name: str) -> Iterator[Span]:
-    """The rest of a value of several parts or words, and the value that took its place."""
+    """Find the rest of a value with several parts or words, and the value that replaced it."""
     end = span.end
     for _ in range(_MOST_PARTS):
         match = _ANOTHER.match(line, end)
@@ -126,7 +127,7 @@ _STEMS = (
     "secret", "cred", "auth", "cookie", "jwt", "psk", "key", "tok", "dsn", "webhook", "pat", "bearer", "otp",
     "connection", "code", "login",
 )  # fmt: skip
-"""One of them is in every name that means a secret."""
+"""Every name that denotes a secret contains one of these."""
 _REACH, _REACH_OF_FIELDS = 300, 2_000
 _WORD_END = re.compile(rb"[^\w.\-]")
 
@@ -143,7 +144,7 @@ def _name_as_value() -> Any:
 
 
 def _stretches(line: bytes, hint: Any, reach: int) -> Iterator[tuple[int, int]]:
-    """What lies around a hint, where it begins and ends: most of a long line need not be looked at."""
+    """The stretches around hints: most of a long line need not be searched."""
     begin = end = -1
     for match in hint.finditer(line):
         low = max(0, match.start() - reach)
@@ -219,7 +220,7 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
 
 
 def _defaults_in_call(line: bytes, at: int) -> Iterator[Span]:
-    """`api_key=os.getenv("KEY", "…")`, `password = Field(default="…")`: what a call gives if there is nothing else."""
+    """Find defaults in calls: `api_key=os.getenv("KEY", "…")`, `password = Field(default="…")`."""
     call = _CALL.search(line, at)
     if call is None:
         return
@@ -259,7 +260,7 @@ _WORDS = re.compile(rb"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z0-9]+(?:[_-][a-z0-9]+)+")
 
 
 def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
-    """Whether a string behind a name and a comma is no value of it: the next name, an option, words of help."""
+    """Whether a string after a name and a comma is not its value but the next name, an option or a help text."""
     if behind.lstrip()[:1] in (b":", b"=") or value.startswith(b"-"):
         return True
     if IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
@@ -269,14 +270,14 @@ def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
 
 
 def _of_one_line_manifest(line: bytes) -> Iterator[Span]:
-    """`{"kind": "Secret", "data": {…}}`: a secret of Kubernetes under any name."""
+    """Find a Kubernetes secret under any name: `{"kind": "Secret", "data": {…}}`."""
     if b"Secret" in line and _SECRET_KIND.search(line):
         for data in _SECRET_DATA.finditer(line):
             yield from _each_string(line, data.end() - 1)
 
 
 def _each_string(line: bytes, at: int) -> Iterator[Span]:
-    """The strings of a list or mapping, as far as it goes on."""
+    """Find the strings of a list or mapping up to its end."""
     closing = {ord("["): b"]", ord("("): b")", ord("{"): b"}"}[line[at]]
     limit = line.find(closing, at)
     limit = len(line) if limit < 0 else limit
@@ -295,7 +296,7 @@ def _each_string(line: bytes, at: int) -> Iterator[Span]:
 
 
 def of_options(line: bytes, at: int, limit: int) -> Iterator[Span]:
-    """The values behind options that are named as secrets, of those that begin within a stretch."""
+    """Find the values of secret options that begin within a stretch."""
     while (match := _OPTION.search(line, at)) and match.start() < limit:
         at = match.end() - 1 if match.end() - 1 > match.start() else match.end()
         meaning = meaning_of(match[1].decode("latin-1"))
@@ -339,7 +340,7 @@ def _of_elements(line: bytes, begin: int, limit: int) -> Iterator[Span]:
 
 
 def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
-    """`{"name": "aws_secret_access_key", "repr": "…"}`: what a field names, a field beside it holds, in any order."""
+    """Find values whose name is in another field: `{"name": "aws_secret_access_key", "repr": "…"}`, in any order."""
     names: list[int] = []
     values: list[Span] = []
     while (match := FIELD.search(line, at)) and match.start() < limit:
@@ -356,12 +357,12 @@ def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
 
 
 def is_secret_name(name: bytes) -> bool:
-    """Whether something is a name, and one of a secret."""
+    """Whether a text is the name of a secret."""
     return bool(_NAME_ALONE.fullmatch(name)) and meaning_of(name.decode("latin-1")) >= Meaning.PROBABLY
 
 
 def rest_as_value(line: bytes, at: int, bare: re.Pattern[bytes] = _REST) -> Span | None:
-    """What stands from a place on, as one value: a string, or as much as `bare` matches."""
+    """The value from a position on: a string, or as much as `bare` matches."""
     string = _STRING.match(line, at)
     if string:
         start, end = string.end(), end_of_string(line, string.end(), string[1])

@@ -1,4 +1,4 @@
-"""Where secrets stand in a block of whole lines: in a line, in two that were one, in the lines of a private key."""
+"""Finds secrets in a block of whole lines: in one line, across a wrapped line, in the lines of a private key."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from ddx_tools.redaction.shapes import (
 from ddx_tools.redaction.values import KIND, looks_secret
 
 _LONG_BYTES = 16 << 10
-"""Of a longer line (JSON of megabytes) only what is around a hint is looked at."""
+"""In a longer line (JSON of megabytes), only the text around hints is searched."""
 _BEFORE_BYTES, _BEHIND_BYTES = 1 << 10, 12 << 10
 _STRETCH_BYTES = 4 << 10
 _MOST_SHAPES = 20_000
 _NEWLINE = 0x0A
 _LONGEST_ESCAPE = 6
 _FIELD_LINES = 4
-"""So many lines below its name a value may stand."""
+"""The number of lines below its name within which a value may stand."""
 
 KEY_BLOCK = b"private key"
 _KEY_BEGIN = re.compile(
@@ -64,7 +64,7 @@ _PROMPT = re.compile(rb"expect\b.{0,80}?(?:assword|assphrase|asscode|\bpin\b)", 
 _ANSWER = re.compile(rb"\bsend(?:line)?\b[ (]*(?:-- *)?[\"']([^\"'\\\n]+)")
 _REFUSED = re.compile(rb"input_value=[\"']([^\"'\n]+)")
 _LAST_WORD = re.compile(rb"[A-Za-z_][\w.-]*$")
-"""What pydantic says of a value, below the line with its name."""
+"""pydantic's message about a value, below the line with its name."""
 
 _SEAM_WORDS = (
     "password", "passwd", "passphrase", "secret_", "secret-", "api_key", "api-key", "apikey", "_token", "-token",
@@ -75,16 +75,16 @@ _SEAM_WORDS = (
 
 @functools.cache
 def _hints() -> tuple[Any, Any]:
-    """Of names and of shapes. One expression for both costs thirty times as much: its states are multiplied."""
+    """The hint expressions for names and for shapes. One for both costs thirty times as much: states multiply."""
     return compiled(NAME_HINT), compiled(f"{shape_expression()}|{list_hint()}|{HEREDOC}")
 
 
 _clean_shapes: set[bytes] = set()
-"""Lines that held nothing, with each digit as 0: most lines of a log differ in numbers only."""
+"""Shapes of lines without secrets, with every digit as 0: most log lines differ only in numbers."""
 
 
 def secrets_of(block: bytes, stretches: list[tuple[int, int]] | None = None) -> list[Span]:
-    """The secrets in whole lines, as these are seen: in their order, none over another."""
+    """Find the secrets in a block of readable lines: sorted, without overlaps."""
     found: list[Span] = []
     stretches = stretches_to_search(block) if stretches is None else stretches
     for begin, limit in stretches:
@@ -105,7 +105,9 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
         match = min((hint for hint in (named, shaped) if hint), key=lambda hint: int(hint.start()), default=None)
         if match is None:
             break
-        place = match.start() + (block[match.start()] == _NEWLINE)  # what a name may stand behind
+        place = match.start() + (
+            block[match.start()] == _NEWLINE
+        )  # the start of the line, after which a name may stand
         start = block.rfind(b"\n", 0, place) + 1
         end = block.find(b"\n", place)
         end = len(block) if end < 0 else end
@@ -116,7 +118,7 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
             at = max(match.end(), end - _BEFORE_BYTES if end < len(block) else end)
             continue
         line = block[start:end]
-        at = end  # the end of a line is what the next may stand behind
+        at = end  # the line end, after which the next name may stand
         shape = line.translate(DIGITS_AS_ZERO)
         if shape in _clean_shapes:
             continue
@@ -136,14 +138,14 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
 
 @functools.cache
 def _coarse_hint() -> Any:
-    """What is in every stretch in which anything else here finds something: the one expression that sees all text."""
+    """An expression that matches in every stretch that may have a secret; only this one runs on all text."""
     return compiled(
         f"{COARSE_HINT}|{unbounded(shape_expression())}|{unbounded(list_hint())}|{HEREDOC}|{UNSEEN}|{_seam_hint().pattern.decode()}"
     )
 
 
 def stretches_to_search(block: bytes) -> list[tuple[int, int]]:
-    """Of a block the whole lines, some kilobytes together, that may hold secrets or what is not seen."""
+    """The stretches of whole lines, a few kilobytes each, that may contain secrets or invisible characters."""
     found, at, size = [], 0, len(block)
     search = _coarse_hint().search
     while at < size and (match := search(block, at)):
@@ -154,7 +156,7 @@ def stretches_to_search(block: bytes) -> list[tuple[int, int]]:
 
 
 def _before_escape(block: bytes, at: int) -> int:
-    """A place that no escape like `\\\\u001b` stands over."""
+    """The position, moved so that it does not split an escape like `\\\\u001b`."""
     last = block.rfind(b"\\", max(0, at - _LONGEST_ESCAPE), at)
     if last < 0:
         return at
@@ -169,7 +171,7 @@ def _remember(shape: bytes) -> None:
 
 
 def _in_line(block: bytes, start: int, end: int) -> Iterator[Span]:
-    """The secrets of a line, or of a part of a long one, in all that its escapes may stand for."""
+    """Find the secrets of a line, or of a part of a long one, under all readings of its escapes."""
     line = block[start:end]
     for reading in unescaped(line):
         found = secrets_in_text(reading.text)
@@ -182,7 +184,7 @@ def _in_line(block: bytes, start: int, end: int) -> Iterator[Span]:
 
 
 def _between_escapes(line: bytes, start: int, end: int) -> tuple[int, int]:
-    """The place without the half of an escape at its ends: JSON stays JSON."""
+    """The span without half an escape at its ends, so that JSON stays JSON."""
     if _is_half(line, start) and (escape := _ESCAPE.match(line, start - 1)):
         start = escape.end()
     while end > start and _is_half(line, end):
@@ -191,13 +193,13 @@ def _between_escapes(line: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_half(line: bytes, at: int) -> bool:
-    """Whether the character at a place belongs to a backslash before it."""
+    """Whether the character at a position belongs to a preceding backslash."""
     before = line[max(0, at - 16) : at]
     return (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
 
 
 def secrets_in_text(text: bytes) -> Iterator[Span]:
-    """The secrets in a line without escapes, or in a whole text of some lines."""
+    """Find the secrets in a line without escapes, or in a text of a few lines."""
     yield from assigned(text)
     yield from of_known_shapes(text)
     yield from random_tokens(text)
@@ -211,7 +213,7 @@ def secrets_in_text(text: bytes) -> Iterator[Span]:
 
 
 def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
-    """What stands in the lines below one: of a private key, of a name, of an option at the end of its line."""
+    """Find secrets in the lines below one: a private key, or the value of a name or of an option at its line's end."""
     yield from values_below(block, line, start, end)
     if begin := _KEY_BEGIN.search(line):
         yield from _key_lines(block, _OPENED.sub(b"", line[: begin.start()]), line[begin.end() :], end)
@@ -249,14 +251,14 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
 
 
 def _value_above(block: bytes, line: bytes, start: int) -> Iterator[Span]:
-    """The value of a field just above the one that names it: `- value: …`, `  name: HF_TOKEN`."""
+    """Find the value of a field just above the field that names it: `- value: …`, `  name: HF_TOKEN`."""
     first = block.rfind(b"\n", 0, max(0, start - 1)) + 1
     if start and not line.lstrip().startswith(b"- ") and (value := value_of_a_field(block[first : start - 1])):
         yield Span(first + value.start, first + value.end, value.kind)
 
 
 def _in_lines(text: bytes) -> Iterator[Span]:
-    """What only the lines of a text say together: a text that was one line with escapes."""
+    """Find secrets across the lines of a text that was one line with escapes."""
     arguments_end = 0
     for start, end in _lines(text, -1, _MOST_LINES):
         found, arguments_end = of_argument_lines(text, start, end, arguments_end)
@@ -265,7 +267,7 @@ def _in_lines(text: bytes) -> Iterator[Span]:
 
 
 def _lines(block: bytes, end: int, most: int) -> Iterator[tuple[int, int]]:
-    """Where the next lines begin and end, behind a line that ends at `end`."""
+    """The starts and ends of the next lines after a line that ends at `end`."""
     while most and end < len(block):
         first = end + 1
         end = block.find(b"\n", first)
@@ -276,7 +278,7 @@ def _lines(block: bytes, end: int, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _key_lines(block: bytes, prefix: bytes, behind: bytes, end: int) -> Iterator[Span]:
-    """The lines of a private key; others may stand between them, as ranks print at the same time."""
+    """Find the lines of a private key; other lines may be in between, since ranks print at the same time."""
     if _KEY_END.search(behind):
         return
     shape = _prefix_shape(prefix)
@@ -304,7 +306,7 @@ def _prefix_shape(prefix: bytes) -> bytes:
 
 
 def _key_lines_above(block: bytes, start: int) -> Iterator[Span]:
-    """The lines of a key whose beginning is not there: the end of a long log was read."""
+    """Find the lines of a key whose beginning is missing because only the end of a long log was read."""
     for _ in range(_KEY_LINES):
         first = block.rfind(b"\n", 0, max(0, start - 1)) + 1
         if first >= start:
@@ -316,7 +318,7 @@ def _key_lines_above(block: bytes, start: int) -> Iterator[Span]:
         start = first
 
 
-# --- lines that were one
+# --- wrapped lines
 
 
 _SEAM_RUN = re.compile(rb"[A-Za-z0-9+/=_.~%:@!#$^*?-]+")
@@ -339,7 +341,7 @@ def _seam_hint() -> Any:
 
 
 def _over_seams(block: bytes, found: list[Span], stretches: list[tuple[int, int]]) -> Iterator[Span]:
-    """Secrets that a terminal or a collector has wrapped: the rest of one, or one that no line holds whole."""
+    """Find secrets that a terminal or a collector has wrapped: the rest of one, or one that no line has completely."""
     ends = {span.end + (block[span.end : span.end + 1] in (b"\r", b"\\")) for span in found}
     ends = {end for end in ends if block[end : end + 1] == b"\n"}
     search = _seam_hint().search
@@ -365,7 +367,7 @@ def _over_seam(block: bytes, end: int) -> Iterator[Span]:
         if span.end <= seam:
             continue
         if span.start >= seam:
-            # The name was cut, so that the value says nothing in its own line.
+            # The name was cut, so that the value is not recognisable in its own line.
             alone = alone or {(one.start + seam, one.end + seam) for one in secrets_in_text(joined[seam:])}
             if (span.start, span.end) in alone:
                 continue
@@ -379,7 +381,7 @@ def _over_seam(block: bytes, end: int) -> Iterator[Span]:
 
 
 def _joined(block: bytes, upper: bytes, start: int, end: int) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """A line and those that may go on with it; of each where it begins and ends in that, and where it stands."""
+    """A line joined with its possible continuations; for each, start and end in the joined line, and position."""
     joined, pieces = upper, [(0, len(upper), start)]
     for first, last in _lines(block, end, _MOST_WRAPPED):
         if first != end + 1:
@@ -398,7 +400,7 @@ def _joined(block: bytes, upper: bytes, start: int, end: int) -> tuple[bytes, li
 
 
 def _continues(rest: bytes, behind: bytes) -> bool:
-    """Whether a piece at the beginning of a line is the rest of what stands at the end of the one before."""
+    """Whether the text at the start of a line may continue the end of the previous line."""
     if behind[:1] in (b":", b"(", b"=") or re.match(rb"[A-Za-z_][A-Za-z0-9_]*(?:=[^=]|:)", rest):
         return False
     has_digit = any(48 <= c < 58 for c in rest)

@@ -1,4 +1,4 @@
-"""Files lose their secrets: text in any encoding, large files a few megabytes at a time."""
+"""Redacts files: text in any encoding, large files a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class _Readable(Protocol):
 
 
 def redact_file(data: bytes, counts: Counts | None = None) -> bytes:
-    """What a file holds, without its secrets; the same bytes if it holds none.
+    """Redact the content of a file; returns the same bytes if it has no secrets.
 
-    What is packed is left out: nobody has looked into it. Intake unpacks archives, and their members come here.
+    Compressed content is left out, since it was not searched. Intake unpacks archives, and their members come here.
     """
     if begins_as_pickle(data[:HEAD_BYTES]):
         return redact_pickle(data, counts)
@@ -30,7 +30,7 @@ def redact_file(data: bytes, counts: Counts | None = None) -> bytes:
 
 
 def copy_redacted(source: Path, target: Path, counts: Counts | None = None) -> None:
-    """Copy a file without its secrets. Raises OSError."""
+    """Copy a file with its secrets redacted. Raises OSError."""
     with source.open("rb") as file, target.open("wb") as kept:
         head = file.read(HEAD_BYTES)
         kind = kind_of(head)
@@ -45,7 +45,7 @@ def copy_redacted(source: Path, target: Path, counts: Counts | None = None) -> N
 
 
 def _pieces(stream: _Readable) -> Iterator[bytes]:
-    """Whole lines, some megabytes of them at a time; a private key stays in one piece."""
+    """Yield pieces of whole lines, a few megabytes each; a private key stays in one piece."""
     rest = b""
     while chunk := stream.read(_PIECE_BYTES):
         data = rest + chunk

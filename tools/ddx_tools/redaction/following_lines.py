@@ -1,4 +1,4 @@
-"""Lines behind which the value of a secret stands in one of the next: `Password:`, `--a-key`, `- name: HF_TOKEN`."""
+"""Recognises lines that announce a secret in one of the next lines: `Password:`, `--a-key`, `- name: HF_TOKEN`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LONGEST_NAME = 140
 
 
 def behind_prefix(block: bytes, first: int, last: int) -> int:
-    """Where a line begins behind what a launcher or a collector has put before it."""
+    """The start of a line's text after the prefix of a launcher or collector."""
     prefix = _PREFIX.match(block, first, last)
     return prefix.end() if prefix else first
 
 
 def names_a_secret(line: bytes) -> bool:
-    """Whether a line ends in the name of something, as in `- name: HF_TOKEN`, whose value stands in one of the next."""
+    """Whether a line ends in a name whose value stands in one of the next lines, such as `- name: HF_TOKEN`."""
     last = _LAST_NAME.search(line[-_LONGEST_NAME:].rstrip(b" \t\r\n\"',"))
     if not last or not is_secret_name(last[0]):
         return False
@@ -44,13 +44,13 @@ def names_a_secret(line: bytes) -> bool:
 
 
 def option_at_the_end(line: bytes) -> bool:
-    """Whether a line ends in an option whose value stands in the next one: `--wandb-key \\`, `"--wandb-key",`."""
+    """Whether a line ends in an option whose value stands in the next line: `--wandb-key \\`, `"--wandb-key",`."""
     match = _LAST_OPTION.search(line) or _LAST_FIELD.search(line)
     return bool(match) and meaning_of(match[1].decode("latin-1")) > Meaning.NOTHING
 
 
 def secret_is_below(line: bytes) -> bool:
-    """Whether a line asks for a secret or prints one in the next: `Password:`, `$ cat .vault_pass`."""
+    """Whether a line asks for a secret, or announces one in the next line: `Password:`, `$ cat .vault_pass`."""
     if match := _LAST_BARE.search(line):
         return meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
     match = _SHOWS.search(line)
@@ -58,7 +58,7 @@ def secret_is_below(line: bytes) -> bool:
 
 
 def value_of_a_field(line: bytes) -> Span | None:
-    """The value in a line like `value: …` or `"repr": "…"`."""
+    """The value in a line like `value: …` or `"repr": "…"`; None for other lines."""
     match = FIELD.search(line)
     if not match or not is_value_field(match[2].decode("latin-1")):
         return None
@@ -66,5 +66,5 @@ def value_of_a_field(line: bytes) -> Span | None:
 
 
 def leaves_open(line: bytes) -> bool:
-    """Whether a value below belongs to what this line names."""
+    """Whether a value in a line below belongs to the name in this line."""
     return option_at_the_end(line) or secret_is_below(line) or names_a_secret(line)

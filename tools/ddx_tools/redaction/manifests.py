@@ -1,4 +1,4 @@
-"""Secrets of Kubernetes: what stands under `data` of a manifest `kind: Secret` is secret under any name."""
+"""Finds Kubernetes secrets: everything under `data` of a manifest of `kind: Secret`, whatever its name."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _INDENT = re.compile(rb"[ \t]*(?:- +)?")
 _OPENED = re.compile(rb"[^\n]*[\"'](?=[ \t]*(?:- )?[A-Za-z][^\"'\n]*$)", re.M)
 _BARE = re.compile(rb"[^\s\"'}][^\"'\n]*")
 _MOST_LINES = 200
-"""Above the line with the kind, and below it."""
+"""The number of lines searched above and below the line with the kind."""
 
 
 def is_secret_of_kubernetes(line: bytes) -> bool:
-    """Whether a line says of what kind a manifest is, and that this is a secret."""
+    """Whether a line declares the kind of a manifest to be a secret."""
     return b"Secret" in line and bool(_SECRET.search(line))
 
 
 def values_of_the_manifest(block: bytes, start: int, end: int) -> Iterator[Span]:
-    """The values of the manifest around a line `kind: Secret`; its fields stand in any order."""
+    """Find the values of the manifest around a line `kind: Secret`; its fields may be in any order."""
     indent = _indent(block, start, end)
     is_data = False
     for first, last in [*_siblings_above(block, start, indent), *_siblings_below(block, end, indent)]:
@@ -69,7 +69,7 @@ def _siblings_below(block: bytes, end: int, indent: int) -> list[tuple[int, int]
 
 
 def _begin(block: bytes, first: int, last: int) -> int:
-    """Where a line begins; the first of a text in a string behind the quote of that."""
+    """The start of a line; for the first line of a text in a string, after the quote."""
     place = behind_prefix(block, first, last)
     opened = _OPENED.match(block, place, last) if not first else None
     return opened.end() if opened else place
@@ -89,6 +89,6 @@ def _ends_a_manifest(block: bytes, first: int, last: int) -> bool:
 
 
 def _begins_a_manifest(block: bytes, first: int, last: int, indent: int) -> bool:
-    """Whether it is the first line of one in a list."""
+    """Whether a line is the first of a manifest in a list."""
     place = _text_at(block, first, last)
     return _indent(block, first, last) == indent and block[:place].endswith(b"- ")

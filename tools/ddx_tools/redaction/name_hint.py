@@ -1,4 +1,4 @@
-"""Where a name that means a secret may stand: one expression, so that most lines of a log are passed over at once."""
+"""One expression for where a secret's name may stand, so that most lines of a log are skipped at once."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ NAME_HINT = (
     r"|(?:[:=][ \t]*[\"']|>)[\w.\-]{0,60}(?:key|token|secret|password|credentials?)(?:[\"']|</)"
     r"|(?:secret|key|token|pass\w{0,8}|pwd?|credential|webhook)s?(?: [a-z]{1,12})? (?:is|was|ist|lautet|est)\b)"
 )
-"""What stands in each line in which `assigned` finds something, and in few others."""
+"""Matches in every line in which `assigned` finds something, and in few others."""
 
 COARSE_HINT = (
     r"(?i:pass|pass?w|psw|pwd|pw(?:[^a-z]|$)|secret|cred|auth|cookie|jwt|psk|kennwort|senha|wachtwoord|adgangskode|salasana"
     r"|heslo|contrasena|motdepasse|connection_?string|key|tok|dsn|webhook|bearer|[^a-z]pat(?:[^a-z]|$)|(?-i:Pat)[^a-z]"
     r"|otp(?:[^a-z]|$)|(?:recovery|backup)[ _-]code|bindpw|rootpw|log_?in\()"
 )
-"""The same with fewer states: what does not hold even this need not be looked at again."""
+"""The same with fewer states: text without a match of this need not be searched further."""

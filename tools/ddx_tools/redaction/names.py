@@ -1,4 +1,4 @@
-"""Which names mean that the value beside them is a secret, however they are spelt."""
+"""Decides which names, in any spelling, denote a secret value."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from ddx_tools.knowledge.load import shipped
 _LONGEST_NAME = 120
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _GLUED = re.compile(r"([a-z0-9]{2,})(pass|pw|key|token|tok)")
-"""`sshpass`, `wandbkey`: two words that nobody has parted."""
+"""`sshpass`, `wandbkey`: two words without a separator."""
 _GLUED_AFTER = {"pass": "pass_after", "pw": "pass_after", "key": "key_after", "token": "key_after", "tok": "key_after"}
 _BARE_TOKEN = ("token", "tok")
 
 
 class Meaning(IntEnum):
-    """What a name says of its value."""
+    """How likely a name's value is a secret."""
 
     NOTHING = 0
     PERHAPS = 1
-    """A bare `token`, `auth`, `pass`: only what looks like a secret is one."""
+    """A bare `token`, `auth`, `pass`: its value is a secret only if it looks like one."""
     PROBABLY = 2
-    """`<something> key` or `<something> token`: a secret as an option's or a variable's value, if not in a sentence."""
+    """`<something> key` or `<something> token`: a secret as the value of an option or variable, not in a sentence."""
     CERTAINLY = 3
-    """A secret of any look."""
+    """The value is a secret whatever it looks like."""
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def _flat(value: list[Any]) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=8192)
 def meaning_of(name: str) -> Meaning:
-    """What a variable, an option, a key, a header or some words of a sentence say of the value beside them."""
+    """How likely the value beside a variable, option, key, header or words of a sentence is a secret."""
     meaning = _meaning(_words(name))
     if meaning is Meaning.NOTHING and "." in name:  # fs.azure.account.key.<host>
         parts = name.split(".")
@@ -111,7 +111,7 @@ def _of_token(before: str) -> Meaning:
 
 @functools.lru_cache(maxsize=2048)
 def is_secret_in_query(name: str) -> bool:
-    """Whether a parameter of a URL's query holds a secret: there a bare `key` or `sig` does."""
+    """Whether a URL query parameter holds a secret; here, a bare `key` or `sig` does."""
     words = _words(name)
     return "".join(words) in _known()["query"] or _meaning(words) >= Meaning.PERHAPS
 
@@ -122,10 +122,10 @@ def is_name_field(name: str) -> bool:
 
 
 def is_value_field(name: str) -> bool:
-    """Whether a field of this name may hold the value of what a field beside it names."""
+    """Whether a field of this name may hold the value that a field beside it names."""
     return "".join(_words(name)) in _known()["value_fields"]
 
 
 def is_certain(name: bytes) -> bool:
-    """Whether a value of this name is a secret of any look."""
+    """Whether a value of this name is a secret whatever it looks like."""
     return meaning_of(name.decode("latin-1")) is Meaning.CERTAINLY

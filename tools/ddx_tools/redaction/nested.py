@@ -1,4 +1,4 @@
-"""Values in the lines below a name: lists, mappings, brackets, long strings, here-documents, blocks of Terraform.
+"""Finds values in the lines below a name: lists, mappings, brackets, long strings, here-documents, Terraform blocks.
 
 passwords:             API_KEY = (              variable "db_password" {        cat <<EOF > .vault_pass
   - …                      "…"                    default = "…"                 …
@@ -18,7 +18,7 @@ from ddx_tools.redaction.shapes import Span
 from ddx_tools.redaction.values import IDENTIFIER, KIND, is_name, is_path, is_value, looks_secret
 
 HEREDOC = r"<<[-~]?[\\\"']{0,3}[A-Z]{2,20}"
-"""An expression that stands where a here-document may begin."""
+"""Matches where a here-document may begin."""
 
 _MOST_LINES = 60
 _LONGEST_LINE = 4_000
@@ -38,7 +38,7 @@ _STARTED = compiled(
 )
 _LOGS_IN = compiled(r"(?i)(?:log_?in|auth(?:enticate|orize)?)\([ \t\r]*$")
 _LOGIN = "credential"
-"""What the arguments of a call are taken for that logs in."""
+"""The name under which the arguments of a login call are treated."""
 _LONG_STRING = compiled(_NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}[bruf]{0,2}(\"\"\"|''')")
 _HEREDOC = compiled(r"<<[-~]?[ ]?[\\\"']?([A-Za-z_]{2,20})")
 _WORD = re.compile(rb"[A-Za-z_][\w.-]{2,100}")
@@ -58,22 +58,22 @@ _OF_PEOPLE = frozenset(
         "special", "required", "maxlength", "minlength",
     }
 )  # fmt: skip
-"""Fields of an account or a schema beside its secret."""
+"""Harmless fields of an account or a schema, beside its secret."""
 _STATEMENTS = frozenset(
     {"if", "elif", "for", "while", "with", "def", "class", "return", "not", "and", "or", "assert", "in", "is", "else"}
 )
-"""What a line of a program begins with that ends in a colon."""
+"""The first words of program lines that end in a colon."""
 
 
 def opens(line: bytes) -> bool:
-    """Whether values may stand in the lines below one."""
+    """Whether a line may have values in the lines below it."""
     return any(
         pattern.search(line) for pattern in (_OPENED, _SECTION, _TERRAFORM, _STARTED, _LOGS_IN, _LONG_STRING, _HEREDOC)
     )
 
 
 def values_below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
-    """The secrets that a line gives the name of and others below it hold."""
+    """Find the secrets in the lines below a line that names them."""
     if len(line) > _LONGEST_LINE or end >= len(block):
         return
     if heredoc := _HEREDOC.search(line):
@@ -131,7 +131,7 @@ def _is_probable(name: bytes) -> bool:
 
 
 def _lines_below(block: bytes, end: int) -> Iterator[tuple[int, int]]:
-    """Where the next lines begin, behind their prefixes, and end."""
+    """The starts, after their prefixes, and ends of the next lines."""
     for _ in range(_MOST_LINES):
         first = end + 1
         if first >= len(block):
@@ -146,11 +146,11 @@ def _indent(block: bytes, first: int, last: int) -> int:
     return indent.end() - first if indent else 0
 
 
-# --- what one line holds
+# --- values in one line
 
 
 def _hides(value: bytes, field: str | None, container: str) -> bool:
-    """Whether a value is one: any in a list of passwords, in what holds other things, too, one that looks like it."""
+    """Whether a value is a secret: any value in a list of passwords; in mixed containers, only if it looks like one."""
     if not value.strip(_PUNCTUATION) or not is_value(value) or is_path(value) or is_name(value):
         return False
     if b" " in value:
@@ -167,7 +167,7 @@ def _hides(value: bytes, field: str | None, container: str) -> bool:
 
 
 def _is_phrase(value: bytes, name: str) -> bool:
-    """Whether a value of several words is a secret, and not a sentence about one."""
+    """Whether a value of several words is a secret rather than a sentence about one."""
     if not _WORDS.fullmatch(value):
         return False
     return name.lower().endswith(("phrase", "phrases", "mnemonic")) or looks_secret(value)
@@ -180,7 +180,7 @@ _WORDS = re.compile(rb"[\w!@#$%^&*+-]+(?: [\w!@#$%^&*+-]+){1,23}")
 
 
 def _strings_of(block: bytes, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """The strings of a line that consists of nothing else."""
+    """The strings of a line that consists only of strings."""
     at = first
     found = []
     while match := _STRINGS.match(block, at, last):
@@ -192,7 +192,7 @@ def _strings_of(block: bytes, first: int, last: int) -> Iterator[tuple[int, int]
 
 
 def _in_line(block: bytes, first: int, last: int, name: str, *, bare: bool) -> Iterator[Span]:
-    """The values of a line in a list or a mapping."""
+    """Find the values in a line of a list or a mapping."""
     indent = _INDENT.match(block, first, last)
     at = indent.end() if indent else first
     item = _ITEM.match(block, at, last)
@@ -212,11 +212,11 @@ def _in_line(block: bytes, first: int, last: int, name: str, *, bare: bool) -> I
             yield Span(at, at + len(value), KIND)
 
 
-# --- what several lines hold
+# --- values over several lines
 
 
 def _of_brackets(block: bytes, end: int, name: str) -> Iterator[Span]:
-    """Up to the bracket that closes the list or mapping that a line has opened."""
+    """Find values up to the bracket that closes the list or mapping opened by a line."""
     depth = 1
     for first, last in _lines_below(block, end):
         line = block[first:last]
@@ -227,7 +227,7 @@ def _of_brackets(block: bytes, end: int, name: str) -> Iterator[Span]:
 
 
 def _of_indented(block: bytes, end: int, indent: int, name: str, *, is_text: bool) -> Iterator[Span]:
-    """Lines of YAML that stand deeper than a name, or its list; of text each as a whole."""
+    """Find values in YAML lines indented below a name, or in its list; in a block of text, each whole line."""
     seen = 0
     for first, last in _lines_below(block, end):
         here = _indent(block, first, last)
@@ -246,13 +246,13 @@ def _of_indented(block: bytes, end: int, indent: int, name: str, *, is_text: boo
 
 
 def _is_prose(block: bytes, end: int, first: int, last: int, seen: int) -> bool:
-    """Whether a line below a name explains it, as in a docstring: words, and neither an item nor a field."""
+    """Whether a line below a name explains it, as in a docstring: words that are neither an item nor a field."""
     line = block[first:last].strip()
     return b" " in line and not line.startswith(b"- ") and not _FIELD.match(line)
 
 
 def _of_long_string(block: bytes, end: int, quote: bytes, name: str) -> Iterator[Span]:
-    """The lines of a string in three quotes; many are a text about something."""
+    """Find the lines of a triple-quoted string; with many lines it is prose."""
     found = []
     for first, last in _lines_below(block, end):
         closing = block.find(quote, first, last)
@@ -267,7 +267,7 @@ def _of_long_string(block: bytes, end: int, quote: bytes, name: str) -> Iterator
 
 
 def _strings_below(block: bytes, end: int, name: str) -> Iterator[Span]:
-    """Strings in lines that go on with one."""
+    """Find strings in consecutive lines that consist of strings."""
     for first, last in _lines_below(block, end):
         strings = [*_strings_of(block, first, last)]
         for start, stop in strings:
@@ -297,7 +297,7 @@ def _of_terraform(block: bytes, end: int) -> Iterator[Span]:
 
 
 def _of_heredoc(block: bytes, line: bytes, end: int, mark: bytes) -> Iterator[Span]:
-    """Lines of one word in a here-document that goes to where a secret is kept or asked for."""
+    """Find one-word lines in a here-document that is passed to a place for secrets."""
     if not (_READS_SECRETS.search(line) or any(_is_certain(word) for word in _WORD.findall(line))):
         return
     found: list[Span] = []

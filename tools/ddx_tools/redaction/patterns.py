@@ -1,4 +1,4 @@
-"""Expressions over bytes on RE2: their time grows with the text, whatever an attacker writes into it."""
+"""Byte expressions on RE2: their time is linear in the text, whatever an attacker writes into it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MEMORY_BYTES = 64 << 20
 
 
 def compiled(pattern: str) -> Any:
-    """An expression that sees bytes, not letters: offsets need no translation. Raises re2.error."""
+    """Compile an expression over bytes, so that offsets need no translation. Raises re2.error."""
     return re2.compile(pattern.encode(), _options())
 
 
@@ -20,12 +20,12 @@ _UPPER_BOUND = re.compile(r"\{(\d+),\d{2,}\}")
 
 
 def unbounded(pattern: str) -> str:
-    """The same without the upper bounds of its longer repetitions: matches wherever that does, with few states."""
+    """Drop the upper bounds of longer repetitions: it matches wherever the original does, with fewer states."""
     return _UPPER_BOUND.sub(r"{\1,}", pattern)
 
 
 def compiled_words(words: Iterable[bytes]) -> Any:
-    """Words in any case: `Match` of a text gives the numbers of those that stand in it, in one pass."""
+    """A set of words, case-insensitive; its `Match` returns the numbers of those in a text, in one pass."""
     options = _options()
     options.case_sensitive = False
     options.literal = True
@@ -45,7 +45,7 @@ def _options() -> Any:
 
 
 def matches_within(pattern: Any, line: bytes, begin: int, limit: int) -> Iterator[Any]:
-    """The matches that begin within a stretch."""
+    """Yield the matches that begin within a stretch."""
     for match in pattern.finditer(line, begin):
         if match.start() >= limit:
             return

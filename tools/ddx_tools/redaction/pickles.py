@@ -1,7 +1,7 @@
-"""Pickled records lose the secrets in their texts: whatever else they hold stays, byte for byte, and they stay pickles.
+"""Redacts the texts in pickled records; everything else stays byte for byte, and they stay valid pickles.
 
-A record names files, functions and groups, and a person gives some of these their names. Nothing is unpickled here:
-the operations are read as a list. Texts are searched before that, each once, as most records hold nothing.
+Records name files, functions and groups, some of them named by people. Nothing is unpickled: the operations are read as
+a list. Before that, each text is searched once, since most records have no secrets.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _OF_MEMO = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
 
 
 def redact_pickle(data: bytes, counts: Counts | None = None) -> bytes:
-    """A pickle without the secrets in its texts; the same object if it holds none.
+    """Redact the texts of a pickle; returns the same object if it has no secrets.
 
-    What stands behind a place where it is damaged is redacted as text.
+    Everything after a damaged place is redacted as text.
     """
     return b"".join(_rewritten(data, io.BytesIO(data), counts)) if _may_hold_one(io.BytesIO(data)) else data
 
 
 def copy_redacted_pickle(source: Path, target: BinaryIO, counts: Counts | None = None) -> None:
-    """The same for a file of any size. Raises OSError."""
+    """Redact a pickle file of any size into `target`. Raises OSError."""
     with source.open("rb") as file:
         may_hold_one = _may_hold_one(file)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -50,12 +50,12 @@ def copy_redacted_pickle(source: Path, target: BinaryIO, counts: Counts | None =
 
 
 def _may_hold_one(file: BinaryIO) -> bool:
-    """Whether any text of a pickle, or what looks like one, holds a secret or is the name of one."""
+    """Whether any text of a pickle, or anything like a text, contains a secret or is the name of one."""
     rest = b""
     while chunk := file.read(_PIECE_BYTES):
         runs = {*_RUN.findall(rest + chunk)}
         rest = chunk[-_OVERLAP_BYTES:]
-        # A length before a text, and an operation behind it, may look like a letter of it.
+        # The length before a text, and the operation after it, may look like one of its letters.
         texts = {text for run in runs for text in (run, run[1:])}
         names = (name for text in texts for name in (text, text[:-1]))
         if any(map(_is_name, names)) or secrets_in(b"\n\n".join(sorted(texts))):
@@ -68,7 +68,7 @@ def _is_name(text: bytes) -> bool:
 
 
 def _rewritten(data: bytes | mmap.mmap, stream: BinaryIO | mmap.mmap, counts: Counts | None) -> Iterator[bytes]:
-    """A pickle piece by piece. Without its frames, which say how long each part was: nobody needs them."""
+    """Yield a redacted pickle piece by piece, without frames, which only give the old length of each part."""
     known: dict[bytes, bytes] = {}
     kept = at = 0
     named = False
@@ -104,7 +104,7 @@ def _is_value(text: bytes) -> bool:
 
 
 def _operations(stream: BinaryIO | mmap.mmap) -> Iterator[tuple[str, str | bytes | None, int]]:
-    """Name, text and place of each operation, as far as they can be read."""
+    """Yield name, text and position of each operation, as far as readable."""
     try:
         for operation, argument, place in pickletools.genops(stream):  # type: ignore[arg-type]
             is_text = operation.name in _TEXTS | _OLD_TEXTS | _BYTES or operation.name == "BYTEARRAY8"

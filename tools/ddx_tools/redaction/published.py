@@ -1,4 +1,4 @@
-"""Models as the JSON that leaves ddx."""
+"""Serializes models to the JSON that leaves ddx."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from ddx_tools.redaction.structures import redact_json
 
 
 def published_json(model: BaseModel) -> str:
-    """Return a model as JSON without secrets, keys in the order of its fields, without what is empty."""
+    """Return a model as JSON without secrets and empty values, with keys in field order."""
     return redact_json(lean_json(model))

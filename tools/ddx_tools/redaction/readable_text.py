@@ -1,7 +1,7 @@
-"""Text as a reader sees it, and where each character of it stands in the bytes.
+"""Text as a reader sees it, with the position of each character in the raw bytes.
 
-A terminal shows no colours and no NULs, UTF-16 is two bytes a letter, JSON and `repr` write `\\n` for the end of a
-line: what is looked for is looked for in what all that stands for.
+Raw bytes may have colour codes and NULs, two bytes per letter in UTF-16, or `\\n` for a line end in JSON and `repr`:
+secrets are searched in the text that these stand for.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ddx_tools.redaction.patterns import compiled
 
 _DENSE_NULS = 0.25
 _WIDE_NULS, _OTHER_NULS = 0.1, 0.2
-"""Of UTF-16 so many of the letters have a NUL on one side, and so many of those one on the other."""
+"""Thresholds for UTF-16: the share of letters with a NUL on one side, and of those with one on the other."""
 _MOST_LEVELS = 4
 
 _NUL_BEFORE_VARIABLE = re.compile(rb"\0(?=[A-Za-z_][A-Za-z0-9_]{0,200}=[^\0=\s])|(\0)")
 _NUL = re.compile(rb"\0")
-# Colours and other sequences of a terminal (of a link's only the frame: its address is text), control characters,
-# and what has no width or turns the direction of writing, as UTF-8.
+# In UTF-8: colours and other terminal sequences (of a link only the frame, since its address is text), control
+# characters, and characters that have no width or change the text direction.
 _UNSEEN = re.compile(
     rb"\x1b(?:\[[0-9;?:<=>]{0,40}[ -/]{0,4}[@-~]|\]|\\|[()][A-Z0-9]|[@-Z^_])?|[\x01-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
     rb"|\xc2[\x80-\x9f\xad]|\xe2\x80[\x8b-\x8f\xaa-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf"
@@ -30,7 +30,7 @@ UNSEEN = (
     r"[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]"
     r"|\xc2[\x80-\x9f\xad]|\xe2\x80[\x8b-\x8f\xaa-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf"
 )
-"""Where any of that begins."""
+"""Matches the start of any of these."""
 _ANY_UNSEEN = compiled(UNSEEN)
 _ESCAPE = re.compile(
     rb"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})|\\([0-3][0-7]{2})|\\([nrtbfave\"'/\\=&`$!])"
@@ -44,29 +44,29 @@ _NO_WIDTH = frozenset({0xAD, 0xFEFF, *range(0x200B, 0x2010), *range(0x202A, 0x20
 
 @dataclass(frozen=True, slots=True)
 class ReadableText:
-    """Text, and of each of its bytes the first and the one behind the last of those that it was read from."""
+    """Text; for each of its bytes, the start and end of the raw bytes that it was read from."""
 
     text: bytes
     starts: Sequence[int] | None = None
     ends: Sequence[int] | None = None
-    """None: each is its own."""
+    """None: each byte stands for itself."""
 
     def place(self, start: int, end: int) -> tuple[int, int]:
-        """Where a stretch of the text (not an empty one) stands in what was read."""
+        """The raw start and end of a non-empty stretch of the text."""
         if self.starts is None or self.ends is None:
             return start, end
         return self.starts[start], self.ends[end - 1]
 
 
 def has_nul(data: bytes) -> bool:
-    """Whether there is anything that `without_nuls` would take out."""
+    """Whether `without_nuls` would remove anything."""
     return b"\0" in data
 
 
 def without_nuls(data: bytes) -> Iterator[bytes]:
-    """What text with NULs may say: these part its words (`/proc/<pid>/environ`), or belong to none of them.
+    """Yield the readings of a text with NULs: as word separators (`/proc/<pid>/environ`), or ignored.
 
-    Of UTF-16 and UTF-32 they are a part of each letter. Ends of lines stay where they are.
+    In UTF-16 and UTF-32 they are part of each letter. Line ends stay in place.
     """
     yield _NUL_BEFORE_VARIABLE.sub(_blank_before_variable, data)
     if data.count(b"\0") < _DENSE_NULS * len(data):
@@ -74,7 +74,7 @@ def without_nuls(data: bytes) -> Iterator[bytes]:
 
 
 def placed_without_nuls(data: bytes) -> Iterator[ReadableText]:
-    """The same as `without_nuls`, of one line and with places."""
+    """Like `without_nuls`, for one line and with positions."""
     yield rewritten(ReadableText(data), _NUL_BEFORE_VARIABLE, _blank_before_variable)
     if data.count(b"\0") < _DENSE_NULS * len(data):
         yield ReadableText(data.replace(b"\0", b" "))
@@ -85,9 +85,10 @@ def _blank_before_variable(match: re.Match[bytes]) -> bytes:
 
 
 def of_two_bytes(data: bytes) -> Iterator[tuple[str, int, bytes]]:
-    """What a block may say as UTF-16: the encoding, where its first letter begins, the text as UTF-8.
+    """Yield the readings of a block as UTF-16: the encoding, the start of the first letter, the text as UTF-8.
 
-    A block may begin within a letter. NULs on every other byte tell, and belong to spaces and digits in any language.
+    A block may begin within a letter. UTF-16 is recognised by NULs in every other byte, which spaces and digits have in
+    any language.
     """
     nuls = [data[at::2].count(0) for at in (0, 1)]
     if max(nuls) * 2 < _WIDE_NULS * len(data) or min(nuls) > _OTHER_NULS * max(nuls):
@@ -100,22 +101,22 @@ def of_two_bytes(data: bytes) -> Iterator[tuple[str, int, bytes]]:
 
 
 def seen(data: bytes) -> bytes:
-    """Text without what only steers a terminal; the same object if there is nothing of the kind."""
+    """Remove terminal control sequences; returns the same object if there are none."""
     return _UNSEEN.sub(b"", data) if is_any_unseen(data, [(0, len(data))]) else data
 
 
 def is_any_unseen(data: bytes, stretches: Iterable[tuple[int, int]]) -> bool:
-    """Whether `seen` would take anything out of these stretches."""
+    """Whether `seen` would remove anything from these stretches."""
     return any(_ANY_UNSEEN.search(data, begin, end) for begin, end in stretches)
 
 
 def placed_seen(reading: ReadableText) -> ReadableText:
-    """The same as `seen`, of one line and with places."""
+    """Like `seen`, for one line and with positions."""
     return rewritten(reading, _UNSEEN, lambda _: b"") if _UNSEEN.search(reading.text) else reading
 
 
 def unescaped(text: bytes) -> Iterator[ReadableText]:
-    """A line as it stands, then what its escapes stand for, and what the escapes in that stand for: JSON in JSON."""
+    """Yield a line verbatim, then with its escapes decoded, then with the escapes in that decoded: JSON in JSON."""
     reading = ReadableText(text)
     yield reading
     for _ in range(_MOST_LEVELS):
@@ -143,7 +144,7 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 def rewritten(
     reading: ReadableText, pattern: re.Pattern[bytes], becomes: Callable[[re.Match[bytes]], bytes]
 ) -> ReadableText:
-    """A text with each match replaced by bytes that all stand where it does, or by none."""
+    """Replace each match; all new bytes get the position of the match."""
     text, was_starts, was_ends = reading.text, reading.starts, reading.ends
     out, starts, ends = bytearray(), array("I"), array("I")
     at = 0

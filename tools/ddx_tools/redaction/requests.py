@@ -1,4 +1,4 @@
-"""What requests carry: passwords and parameters of URLs, headers, bearer tokens."""
+"""Finds secrets in requests: passwords and parameters in URLs, headers, bearer tokens."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _BEARER = compiled(r"\b(?:(?i:bearer)|Basic|Negotiate|NTLM)[ \t]{1,8}[\"']?([A-Z
 
 
 def of_urls(line: bytes) -> Iterator[Span]:
-    """Users and secret parameters of the URLs in a line."""
+    """Find the credentials and secret parameters of the URLs in a line."""
     if b"://" in line:
         for match in _URL_USER.finditer(line):
             user, _, password = match[1].partition(b":")
             if _PORT.match(password):
-                continue  # and an @ in the path
+                continue  # it is an @ in the path
             is_token = not {*user} & {*b"/?#"} and (len(user) >= 20 or (len(user) >= 8 and looks_secret(user)))
             if (is_token or (password and not {*user} & {*b"/?#"})) and not user.startswith(b"<"):
                 yield Span(match.start(1), match.end(1), "password in a URL")
@@ -43,7 +43,7 @@ def of_urls(line: bytes) -> Iterator[Span]:
 
 
 def of_headers(line: bytes) -> Iterator[Span]:
-    """Headers that authorise, and bearer tokens by themselves."""
+    """Find the values of authorisation headers, and separate bearer tokens."""
     for match in _HEADER.finditer(line):
         start = match.end()
         if match[2]:
@@ -63,7 +63,7 @@ def of_headers(line: bytes) -> Iterator[Span]:
 
 
 def end_of_string(line: bytes, start: int, quote: bytes) -> int:
-    """Where a string ends: at its quote, not behind a backslash; of one that is cut off, with the line."""
+    """The end of a string: its unescaped quote or, if it is cut off, the end of the line."""
     at = start
     while True:
         end = line.find(quote, at)
@@ -74,7 +74,7 @@ def end_of_string(line: bytes, start: int, quote: bytes) -> int:
             break
         at = end + 1
     if quote == b"'":
-        # In JSON an apostrophe alone would take the end of its string with it.
+        # In JSON, a single apostrophe would otherwise run past the end of its string.
         double = line.find(b'"', start, end)
         if double >= 0 and re.match(rb"\"\s*[,:}\]]", line[double : double + 8]):
             return double

@@ -1,4 +1,4 @@
-"""Values that words give to a name: "the token is set to …", `aws configure set …`, `login("…")`, `KEY: str = "…"`."""
+"""Finds values given to a name in words: "the token is set to …", `aws configure set …`, `KEY: str = "…"`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _PLAIN_WORDS = frozenset(
 
 
 def of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
-    """`aws configure set aws_secret_access_key …`, `HF_TOKEN: str = "…"`."""
+    """Find values in phrases such as `aws configure set aws_secret_access_key …`, `HF_TOKEN: str = "…"`."""
     for match in matches_within(_SPACED, line, begin, limit):
         if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and looks_secret(match[2]):
             yield Span(match.start(2), match.end(2), KIND)
@@ -102,7 +102,7 @@ def of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
 
 
 def _is_prose_secret(value: bytes, meaning: Meaning, is_quoted: bool) -> bool:
-    """`invalid token "…"`, `using password 'x'`, `api key […] rejected`; not `the password "field"` of a form."""
+    """Whether a value in prose is a secret: `invalid token "…"`, `api key […] rejected`; not `the password "field"`."""
     if meaning is Meaning.NOTHING or not is_value(value.strip(b"`")) or is_path(value) or NUMBER.fullmatch(value):
         return False
     if is_quoted and meaning is Meaning.CERTAINLY:

@@ -1,4 +1,4 @@
-"""Tokens that are known by their look (`knowledge/secret_shapes.yaml`), and long random ones."""
+"""Finds tokens with a known shape (`knowledge/secret_shapes.yaml`), and long random tokens."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ddx_tools.knowledge.load import shipped
 from ddx_tools.redaction.patterns import compiled, compiled_words
 
 _TAIL_BYTES = 8
-"""So much of a token is looked for at first."""
+"""The number of a token's bytes in the first search."""
 RANDOM = r"(?:[a-z0-9+/]{1,8}[A-Z]{1,6}){5}"
-"""What most random tokens of 32 characters and more match, and few words."""
+"""Matches most random tokens of 32 or more characters, and few words."""
 
 _OTHER_HINT = (
     r"://[^\s@]{1,300}@|(?i:bearer[ \t])|Basic [A-Za-z0-9+/]{8}|[?&](?i:sig|signature|key|auth|sign|code|hmac"
@@ -31,7 +31,7 @@ _LEAST_TURNS = 0.45
 _MOST_IN_WORDS = 0.45
 _WORD_RUN = 4
 _LEAST_LETTERS = 0.12
-"""Of each case."""
+"""The least share of letters of each case."""
 _LEAST_DIGITS = 1
 _MARKED = (b"<redacted", b"redacted>")
 _DIGEST_BEFORE = re.compile(
@@ -47,7 +47,7 @@ _RUNS = re.compile(rb"a+|A+|0+|-+")
 
 
 class Span(NamedTuple):
-    """A secret in a line: where it begins, the place behind it, of what kind it is."""
+    """A secret in a line: its start, its end, its kind."""
 
     start: int
     end: int
@@ -63,7 +63,7 @@ class _Shape:
 
     @functools.cached_property
     def pattern(self) -> Any:
-        """Compiled where one of the hints stands: all together would take longer than a small log."""
+        """The expression, compiled only once a hint occurs: compiling all takes longer than searching a small log."""
         return compiled(self.expression)
 
 
@@ -85,7 +85,7 @@ def _shapes() -> list[_Shape]:
 
 @functools.cache
 def _hints_of_shapes() -> tuple[Any, list[list[int]]]:
-    """All hints as one expression, and of each the numbers of the shapes that it is a hint of."""
+    """All hints as one expression, and for each hint the numbers of its shapes."""
     shapes_of: dict[bytes, list[int]] = {}
     for number, shape in enumerate(_shapes()):
         for hint in shape.hints:
@@ -101,7 +101,7 @@ def _command(described: dict[str, Any]) -> _Shape:
 
 def _family(described: dict[str, Any]) -> _Shape:
     prefixes = "|".join(map(re2.escape, described["prefixes"]))
-    # An end of the longest is what was written: a token is taken whole.
+    # The longest match is taken, so that a token is redacted completely.
     token = f"((?:{prefixes})[{described['body']}]{{{described['least']},}}=*)"
     before = "" if described.get("anywhere") else "(?:^|[^A-Za-z0-9])"
     hints = tuple(prefix.lower().encode() for prefix in described["prefixes"])
@@ -109,17 +109,17 @@ def _family(described: dict[str, Any]) -> _Shape:
 
 
 def prefixes() -> list[str]:
-    """What tokens of known families begin with."""
+    """The prefixes of tokens of known families."""
     return [prefix for family in _described()["families"] for prefix in family["prefixes"]]
 
 
 def program_names() -> list[str]:
-    """Programs that take a password as an argument."""
+    """The programs that take a password as an argument."""
     return [program for command in _described()["commands"] for program in command["programs"]]
 
 
 def _hint() -> str:
-    """What stands wherever a shape may begin."""
+    """An expression that matches wherever a shape may begin."""
     begin = "|".join(map(re2.escape, prefixes()))
     others = [one.get("first") or f"(?i:{'|'.join(map(re2.escape, one['hints']))})" for one in _described()["others"]]
     programs = "|".join(program_names())
@@ -133,12 +133,12 @@ def shape_expression() -> str:
 
 @functools.cache
 def shape_hint() -> Any:
-    """The same, compiled."""
+    """`shape_expression`, compiled."""
     return compiled(shape_expression())
 
 
 def of_known_shapes(line: bytes) -> Iterator[Span]:
-    """The tokens of known shapes."""
+    """Find the tokens of known shapes in a line."""
     if not shape_hint().search(line):
         return
     words, shapes_of = _hints_of_shapes()
@@ -159,7 +159,7 @@ def _is_mixed(token: bytes) -> bool:
 
 
 def random_tokens(line: bytes) -> Iterator[Span]:
-    """Long tokens that no person and no compiler wrote: with capitals, small letters and digits in no order."""
+    """Find long random tokens: capitals, small letters and digits in no order, as no person or compiler writes them."""
     for run in _TOKEN_CHARACTERS.finditer(line):
         parts = [(run.start() + part.start(), run.start() + part.end()) for part in _PATH_PART.finditer(run[0])]
         tokens = [part for part in parts if part[1] - part[0] >= _LEAST_RANDOM] or [run.span()]
@@ -170,7 +170,7 @@ def random_tokens(line: bytes) -> Iterator[Span]:
 
 
 def is_random(token: bytes) -> bool:
-    """Whether letters and digits follow each other without any order."""
+    """Whether letters and digits are mixed at random."""
     classes = token.translate(_CLASSES)
     small, capital, digits = (classes.count(c) for c in b"aA0")
     if min(small, capital) < _LEAST_LETTERS * len(token) or digits < _LEAST_DIGITS:
@@ -181,7 +181,7 @@ def is_random(token: bytes) -> bool:
 
 
 def merged_spans(spans: list[Span]) -> list[Span]:
-    """In the order of their places; those that overlap as one."""
+    """Sort spans by position and merge overlapping ones."""
     merged: list[Span] = []
     for span in sorted(spans):
         if merged and span.start < merged[-1].end:

@@ -1,4 +1,4 @@
-"""Structures lose their secrets as structures: mappings, lists of arguments, environments, rows with locals."""
+"""Redacts structured data: mappings, argument lists, environments, rows with locals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ddx_tools.redaction.values import KIND, may_be_secret
 
 _MOST_DEEP = 60
 
-# Variables that decide how ranks find each other and what they leave behind; the rest of an environment stays
-# where it is.
+# Variables that decide how ranks find each other and what they leave behind; others are not captured.
 _ALLOWED_PREFIXES = (
     "ACCELERATE_", "CUBLAS_", "CUDA_", "DDX_", "DEEPSPEED_", "DS_", "FI_", "FSDP_", "GLOO_", "HIP_VISIBLE_", "HSA_",
     "KMP_", "MASTER_", "MKL_", "NCCL_", "OMPI_COMM_", "OMP_", "PET_", "PMIX_", "PMI_", "PYTORCH_", "RAY_",
@@ -38,16 +37,16 @@ _ASSIGNMENT = re.compile(r"(-{0,2}[A-Za-z_+][\w.-]{0,80}=)(.+)", re.S)
 
 
 def redact_value(value: Any, counts: Counts | None = None) -> Any:
-    """JSON-like data without its secrets.
+    """Redact JSON-like data.
 
-    The keys of mappings say what their values are, a field `name` what stands in the field `value` (or `repr` …)
-    beside it, an option what the next element of its list is. Numbers and truths under such names stay.
+    A value is judged by its key; a field `value` (or `repr` …) by the field `name` beside it; a list element by the
+    option before it. Numbers and booleans stay.
     """
     return _redacted(value, counts, 0)
 
 
 def redact_json(text: str) -> str:
-    """A JSON document without its secrets, its numbers and its form as they were; any other text as text."""
+    """Redact a JSON document, keeping its numbers and its form; any other text is redacted as text."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -87,7 +86,7 @@ def _is_named_secret(name: object) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Whether a value of this name is a secret, whatever it looks like; of vaguer names its look decides."""
+    """Whether a value is a secret, by its name; for vaguer names, by its look."""
     meaning = meaning_of(name)
     if meaning is Meaning.CERTAINLY:
         return True
@@ -97,7 +96,7 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def _all_hidden(value: Any, counts: Counts | None, depth: int) -> Any:
-    """A value whose name says that it is a secret. What only stands for one (`None`, `$HF_TOKEN`, a path) stays."""
+    """Redact everything in a value with a secret name, except placeholders (`None`, `$HF_TOKEN`, a path)."""
     if depth > _MOST_DEEP:
         return LEFT_OUT
     if isinstance(value, dict):
@@ -142,9 +141,9 @@ def _argument(argument: str, counts: Counts | None = None) -> str:
 
 
 def redact_argv(arguments: Iterable[str]) -> list[str]:
-    """A command line: here an option says for certain that the next argument is its value.
+    """Redact a command line, in which the argument after an option is certainly its value.
 
-    What only the whole line tells (`curl -u user:password`) is found in that.
+    Secrets that only the whole line shows (`curl -u user:password`) are found in the joined line.
     """
     shown = [argument.encode("utf-8", "surrogatepass") for argument in _arguments(arguments, None, 0)]
     spans = secrets_in(b" ".join(shown))
@@ -158,7 +157,7 @@ def redact_argv(arguments: Iterable[str]) -> list[str]:
 
 
 def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that matter to distributed training, values redacted, in alphabetical order."""
+    """Select the variables that matter to distributed training, sorted, with redacted values."""
     return {
         name: redact_variable(name, value)
         for name, value in sorted(environment.items())
@@ -167,5 +166,5 @@ def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def redact_variable(name: str, value: str) -> str:
-    """The value of a variable or an option, as its name and its look allow."""
+    """Redact the value of a variable or an option, judged by its name and its look."""
     return _argument(f"{name}={value}").partition("=")[2]

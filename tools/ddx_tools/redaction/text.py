@@ -1,7 +1,8 @@
-"""The one door: whatever is kept, printed, served, logged or sent loses its secrets here.
+"""Redacts text: everything that ddx saves, prints, serves, logs or sends passes through here.
 
-`redact` takes text, `redact_bytes` text in any encoding. What stays is what a reader of the evidence needs: lines keep
-their number, JSON stays JSON, source that only names a secret stays source, and redacting twice changes nothing more.
+`redact` takes text, `redact_bytes` text in any encoding. Everything that a reader of the evidence needs stays: lines
+keep their numbers, JSON stays JSON, source code that only names a secret stays, and redacting twice changes nothing
+more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _BLOCK_BYTES = 4 << 20
 _SHORTEST_BYTES = 4
 
 Counts = Counter[str]
-"""How many secrets of each kind were taken out. More is not said of them: neither length nor beginning."""
+"""The number of secrets redacted, by kind. Nothing else is recorded, neither length nor beginning."""
 
 
 def redact(text: str, counts: Counts | None = None) -> str:
@@ -43,7 +44,7 @@ def redact(text: str, counts: Counts | None = None) -> str:
 
 
 def redact_bytes(data: bytes, counts: Counts | None = None) -> bytes:
-    """Text in UTF-8, UTF-16 or with NULs in it, without its secrets; the same object if it holds none."""
+    """Redact text in UTF-8, UTF-16 or with NULs in it; returns the same object if it has no secrets."""
     if len(data) <= _BLOCK_BYTES:
         return _redacted(data, counts) if len(data) >= _SHORTEST_BYTES else data
     blocks = list(_blocks(data))
@@ -54,7 +55,7 @@ def redact_bytes(data: bytes, counts: Counts | None = None) -> bytes:
 
 
 def redact_lines(lines: list[bytes]) -> list[bytes]:
-    """Lines that stand below each other, without their ends: looked at together, which costs a fifth."""
+    """Redact consecutive lines, without line ends, together, which costs a fifth."""
     if len(lines) == 1:
         return [redact_bytes(lines[0])]
     text = b"\n".join(lines)
@@ -63,14 +64,14 @@ def redact_lines(lines: list[bytes]) -> list[bytes]:
 
 
 def redacted_part(data: bytes, begin: int, end: int) -> bytes:
-    """A part of some text, of which what stands around it tells whether it begins or ends within a secret."""
+    """Redact a part of a text; the text around it shows whether it begins or ends within a secret."""
     part = data[begin:end]
     spans = [(max(span.start, begin) - begin, min(span.end, end) - begin, span.kind) for span in secrets_in(data)]
     return replaced(part, [Span(*span) for span in spans if span[0] < span[1]])
 
 
 def _blocks(data: bytes) -> Iterator[bytes]:
-    """Stretches of whole lines; none ends within a private key."""
+    """Yield blocks of whole lines; none ends within a private key."""
     start = 0
     while start < len(data):
         end = min(start + _BLOCK_BYTES, len(data))
@@ -84,7 +85,7 @@ _LONGEST_KEY_BYTES = 64 << 10
 
 
 def whole_lines(data: bytes, start: int, end: int) -> int:
-    """Where a stretch that more text follows best ends: behind a line, before a private key. `end` at the latest."""
+    """The best end for a block that more text follows: after a line, before a private key, at most `end`."""
     end = data.rfind(b"\n", start, end) + 1 or end
     begin = data.rfind(_BEGIN, max(start, end - _LONGEST_KEY_BYTES), end)
     if begin >= 0 and data.find(_END, begin, end) < 0:
@@ -99,14 +100,14 @@ def _redacted(block: bytes, counts: Counts | None) -> bytes:
             counts.update(span.kind for span in spans)
         return replaced(block, spans) if spans else block
     except Exception:
-        # Nobody knows what it holds: better a gap that is reported than a secret that leaves.
+        # Its content is unknown: better a reported gap than a leaked secret.
         if counts is not None:
             counts["could not be searched"] += 1
         return LEFT_OUT.encode() + b"\n" * block.count(b"\n")
 
 
 def secrets_in(block: bytes) -> list[Span]:
-    """The secrets of a block, where they stand in its bytes."""
+    """Find the secrets of a block, with their positions in its bytes."""
     if not has_nul(block):
         stretches = stretches_to_search(block)
         if not is_any_unseen(block, stretches):
@@ -123,7 +124,7 @@ def secrets_in(block: bytes) -> list[Span]:
         for span in secrets_in(text):
             start = place + _wide(text[at : span.start], encoding)
             at, place = span.end, start + _wide(text[span.start : span.end], encoding)
-            # NULs at its ends stay, as they do where it is found without decoding.
+            # NULs at its ends stay, as they do if it is found without decoding.
             outer = block[start:place]
             begins = start + len(outer) - len(outer.lstrip(b"\0"))
             found.append(Span(begins, start + len(outer.rstrip(b"\0")), span.kind))
@@ -131,12 +132,12 @@ def secrets_in(block: bytes) -> list[Span]:
 
 
 def _wide(text: bytes, encoding: str) -> int:
-    """How many bytes some UTF-8 takes in another encoding."""
+    """The number of bytes that UTF-8 text takes in another encoding."""
     return len(text.decode("utf-8", "surrogatepass").encode(encoding, "surrogatepass"))
 
 
 def _placed(block: bytes, view: bytes, spans: list[Span], number: int) -> list[Span]:
-    """From the text as it is seen to its bytes, line by line; a secret of several lines becomes several."""
+    """Map spans in the readable text to raw bytes, line by line; a secret over several lines becomes several spans."""
     placed: list[Span] = []
     raw = _LineFinder(block)
     shown = _LineFinder(view)
@@ -156,7 +157,7 @@ def _reading(line: bytes, number: int) -> ReadableText:
 
 
 class _LineFinder:
-    """Where the lines of a text are, asked for in their order."""
+    """Finds the lines of a text; they must be requested in order."""
 
     def __init__(self, text: bytes) -> None:
         self._text = text
@@ -164,7 +165,7 @@ class _LineFinder:
         self._start = 0
 
     def line(self, number: int) -> tuple[int, int]:
-        """Where a line begins and ends."""
+        """The start and end of a line."""
         while self._number < number:
             self._start = self._text.find(b"\n", self._start) + 1
             self._number += 1
@@ -172,7 +173,7 @@ class _LineFinder:
         return self._start, len(self._text) if end < 0 else end
 
     def pieces(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """The parts of a stretch: line, and where it begins and ends in that."""
+        """The parts of a stretch: line number, and start and end in that line."""
         skipped = self._text.count(b"\n", self._start, start)
         self._number += skipped
         if skipped:
@@ -188,7 +189,7 @@ class _LineFinder:
 
 
 def replaced(block: bytes, spans: list[Span]) -> bytes:
-    """The block with a mark for each secret; as many lines as before."""
+    """Replace each secret in a block with a mark; the number of lines stays the same."""
     out = bytearray()
     at = 0
     for span in merged_spans(spans):
@@ -200,10 +201,10 @@ def replaced(block: bytes, spans: list[Span]) -> bytes:
 
 
 def _mark(secret: bytes) -> bytes:
-    """The mark in the letters of what it stands for: of two or four bytes, if those are."""
+    """The mark in the encoding of the secret: two or four bytes per letter if the secret has that."""
     nuls = secret.count(b"\0")
     if nuls * 3 < len(secret):
         return MARK.encode()
     width = 4 if nuls * 3 >= len(secret) * 2 else 2
     mark = (b"\0" * (width - 1)).join(bytes([letter]) for letter in MARK.encode())
-    return mark if width == 4 or len(secret) % 2 else mark + b"\0"  # whole letters stay whole
+    return mark if width == 4 or len(secret) % 2 else mark + b"\0"  # so that letters stay complete

@@ -1,4 +1,4 @@
-"""Whether the bytes behind a name are a secret, or a number, a path, a word, a piece of a program."""
+"""Decides whether the bytes after a name are a secret, or a number, a path, a word or code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORD = re.compile(rb"[A-Za-z][a-z]*(?:['-][a-z]+)*[.,!?:]*")
 _NEXT_NAME = re.compile(rb",(?=\s|$|[\"']|[A-Za-z_][\w.-]*[=:])|[;](?=\s|$|[A-Za-z_])|&(?=[A-Za-z_][\w.-]*=)")
 KIND = "value of a secret name"
 LONG = 12
-"""Characters of a value that hardly is a word."""
+"""A value of at least this many characters is hardly a word."""
 FILE_NAME = re.compile(rb".*\.[A-Za-z]\w{0,4}")
 NUMBER = re.compile(rb"[-+]?[0-9][0-9_,.]*(?:[eE][-+]?[0-9]+)?[A-Za-z%/]{0,3}[,;)\]}]*")
 _NO_SECRET_LOOK = re.compile(
@@ -33,12 +33,12 @@ _NEVER_BEHIND = b"<[("
 
 
 def is_one_word(value: bytes) -> bool:
-    """Whether a value has no blanks, and is long or holds a digit."""
+    """Whether a value has no blanks, and is long or has a digit."""
     return b" " not in value and (len(value) >= 16 or any(48 <= c < 58 for c in value))
 
 
 def cut(value: bytes, separator: bytes, before: bytes) -> bytes:
-    """A value without what follows it: the next name, closing brackets, the end of a sentence."""
+    """Cut off what follows a value: the next name, closing brackets, the end of a sentence."""
     if (end := _NEXT_NAME.search(value)) and end.start():
         value = value[: end.start()]
     if before in (b"?", b"&"):
@@ -48,12 +48,12 @@ def cut(value: bytes, separator: bytes, before: bytes) -> bytes:
 
 
 def is_value(value: bytes) -> bool:
-    """Whether something stands there at all: not nothing, not a reference."""
+    """Whether a value is present: neither empty nor a reference."""
     return bool(value) and not _NOT_A_VALUE.fullmatch(value) and not value.startswith(b"<redacted")
 
 
 def is_code(line: bytes, at: int, end: int, value: bytes, separator: bytes, is_name_quoted: bool) -> bool:
-    """Whether an unquoted value is a name or a call of a program: `password=args.password`, `token = next(it)`."""
+    """Whether an unquoted value is a name or a call in code: `password=args.password`, `token = next(it)`."""
     identifier = IDENTIFIER.match(value)
     if not identifier:
         return False
@@ -71,12 +71,12 @@ def is_code(line: bytes, at: int, end: int, value: bytes, separator: bytes, is_n
 
 
 def is_name(value: bytes) -> bool:
-    """Whether a value is the name of a secret, and so none itself."""
+    """Whether a value is itself the name of a secret, and so not a secret."""
     return not any(48 <= c < 58 for c in value) and meaning_of(value.decode("latin-1")) is not Meaning.NOTHING
 
 
 def is_sentence(line: bytes, end: int, value: bytes, separator: bytes) -> bool:
-    """`password: expected a string`, against `password: hunter user: bob`."""
+    """Whether a value begins a sentence: `password: expected a string`, but not `password: hunter user: bob`."""
     if separator != b":" or not _WORD.fullmatch(value):
         return False
     following = line[end : end + 80].split()
@@ -84,18 +84,18 @@ def is_sentence(line: bytes, end: int, value: bytes, separator: bytes) -> bool:
 
 
 def may_be_secret(text: str) -> bool:
-    """Whether a value under the name of a secret is one: not nothing, not a reference, not where it is kept."""
+    """Whether a value under a secret's name may be a secret: not empty, not a reference, not a path."""
     value = text.strip().encode("utf-8", "surrogatepass")
     return is_value(value) and not is_path(value)
 
 
 def is_path(value: bytes) -> bool:
-    """Whether it is where something is kept."""
+    """Whether a value is a path."""
     return bool(_PATH.fullmatch(value) and _PATH_ROOT.match(value))
 
 
 def looks_secret(value: bytes) -> bool:
-    """Whether a value alone could be a secret: letters and digits, and none of the known harmless shapes."""
+    """Whether a value by itself could be a secret: letters and digits, and no known harmless shape."""
     if len(value) < 6 or _NO_SECRET_LOOK.fullmatch(value) or is_path(value) or NUMBER.fullmatch(value):
         return False
     has_digit = any(48 <= c < 58 for c in value)

@@ -1,1 +1,1 @@
-"""A minimal script of a collective fault: who called what, in which order, with as few ranks as keep the fault."""
+"""Makes a minimal script that reproduces a collective fault: the ranks' calls in order, with as few ranks as needed."""

@@ -1,4 +1,4 @@
-"""What a reproduction is made of: calls, what each rank calls in order, and the groups in which it does."""
+"""The parts of a reproduction: calls, each rank's sequence of calls, and their groups."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ WORLD, NEW_GROUP = "world", "new_group"
 
 @dataclass(frozen=True)
 class ReproCall:
-    """One operation of one rank. Ranks are those of the job, or of the script once it is made smaller."""
+    """One operation of one rank. Rank numbers are the job's, or the script's once it is reduced."""
 
     op: str
-    """As `payloads/repro_script.py` plays it: all_reduce, …, send, recv, new_group."""
+    """An operation that `payloads/repro_script.py` knows: all_reduce, …, send, recv, new_group."""
     group: str
     elements: int = 1
-    """What a rank brings: of a reduce_scatter and a scatter what it gets, of an all_to_all what goes to each member."""
+    """The elements of a rank's input; for reduce_scatter and scatter of its output, for all_to_all per member."""
     dtype: str = "float32"
     transfer: tuple[int, int] | None = None
-    """Of a send or a receive: from which rank to which."""
+    """For a send or a receive, the sending and the receiving rank."""
     sends: tuple[int, ...] = ()
-    """Of an all_to_all whose splits were recorded: elements to each member."""
+    """For an all_to_all with recorded splits, the elements sent to each member."""
     receives: tuple[int, ...] = ()
     later: bool = False
-    """The program went on before it was finished."""
+    """Whether the program went on before the call finished."""
     where: str = ""
-    """Number and place, for the reader."""
+    """Sequence number and place, for the reader."""
 
     @property
     def label(self) -> tuple[object, ...]:
-        """What members must agree on."""
+        """The properties on which all members must agree."""
         if self.op == "all_to_all":
             return self.op, self.dtype
         return (self.op,) if self.op in ("barrier", NEW_GROUP) else (self.op, self.elements, self.dtype)
@@ -38,34 +38,34 @@ class ReproCall:
 
 @dataclass(frozen=True)
 class Program:
-    """What one rank calls, and what becomes of it then."""
+    """The calls of one rank, and what it does after them."""
 
     calls: tuple[ReproCall, ...] = ()
     end: str = ""
-    """stay_away (it never comes to another call) | leave (its process ends) | empty: it has finished."""
+    """stay_away (it makes no further call) | leave (its process exits) | empty: it has finished."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The end of a job as it was recorded: the calls that not all members finished."""
+    """The recorded end of a job: the calls that not all members finished."""
 
     programs: Mapping[int, Program]
     groups: Mapping[str, tuple[int, ...]]
-    """Members by name; `world` is among them."""
+    """The members of each group by its name; one group is `world`."""
     suspects: frozenset[int] = frozenset()
     left_out: Sequence[str] = field(default_factory=list)
 
     def in_turn(self) -> Recording:
-        """The same calls, none of which a rank leaves before it is finished: a device does them in their order."""
+        """The recording with every call synchronous, since a device runs the calls in order anyway."""
         programs = {
             rank: replace(program, calls=tuple(replace(call, later=False) for call in program.calls))
             for rank, program in self.programs.items()
         }
-        said = "that the program went on before calls were finished: the device does them one after the other"
+        said = "asynchronous calls: they are synchronous here, since the device runs them in order"
         return replace(self, programs=programs, left_out=[*self.left_out, said])
 
     def of(self, ranks: Sequence[int]) -> Recording:
-        """The same job with some of its ranks alone. A group of one needs nobody and calls nothing."""
+        """The recording reduced to some ranks. A group of one rank makes no calls."""
         kept = frozenset(ranks)
         groups = {name: tuple(rank for rank in members if rank in kept) for name, members in self.groups.items()}
         groups = {name: members for name, members in groups.items() if len(members) > 1 or name == WORLD}

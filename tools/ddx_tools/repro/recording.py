@@ -1,7 +1,7 @@
-"""Takes a recording out of the evidence: from flight records, else NCCL's lines, else watchdogs; stacks add to it.
+"""Builds a recording from the evidence: flight records, else NCCL's log, else watchdog reports; stacks add to it.
 
-Of each rank the calls count that not all members of the group finished, in the order in which it made them. What a
-source does not tell (roots, tensors' values, reductions) is said in `left_out`, and taken in the simplest way.
+For each rank it holds, in order, the calls that not all members of the group finished. What a source does not record
+(roots, tensor values, reductions) is listed in `left_out` and replaced by the simplest choice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ddx_tools.repro.model import NEW_GROUP, WORLD, Program, Recording, ReproCal
 
 
 def recording_of(store: Store, diagnosis: Diagnosis) -> Recording:
-    """The recording; without programs if no source reports a call."""
+    """Build the recording; it has no programs if no source reports a call."""
     suspects = {rank for suspect in diagnosis.suspects for rank in suspect.ranks}
     ended = {r for suspect in diagnosis.suspects if suspect.event is SuspectEvent.ENDED for r in suspect.ranks}
     records = store.derived(Records)
@@ -28,7 +28,7 @@ def recording_of(store: Store, diagnosis: Diagnosis) -> Recording:
     taken = taken if taken and any(taken.calls.values()) else None
     calls, groups = (taken.calls, taken.groups) if taken else from_nccl(store)
     calls = calls if any(calls.values()) else from_watchdogs(store)
-    left_out = taken.left_out if taken else ["places and earlier calls: no flight record tells them"]
+    left_out = taken.left_out if taken else ["places and earlier calls, which only flight records have"]
     stacks = in_stacks(store)
     ranks = {*calls, *stacks, *(rank for members in groups.values() for rank in members)}
     ranks |= set(range(records.world_size or 0)) if len(ranks) < 2 else set()
@@ -49,14 +49,16 @@ def recording_of(store: Store, diagnosis: Diagnosis) -> Recording:
             continue
         programs[rank] = Program(tuple(mine), end)
     if unknown:
-        left_out.append(f"ranks {unknown}: their stacks do not tell what they wait for")
+        left_out.append(f"ranks {unknown}: their stacks do not show what they wait for")
         groups[WORLD] = tuple(programs)
-    left_out.append("roots, reductions and values of tensors, which nothing records: the first member, sums, ones")
+    left_out.append(
+        "roots, reductions and tensor values are not recorded: the script uses the first member, sums and ones"
+    )
     return Recording(programs, groups, frozenset(suspects & programs.keys()), left_out)
 
 
 class _FlightRecords:
-    """Calls and groups of flight records, by rank."""
+    """The calls and groups in flight records, by rank."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -65,7 +67,7 @@ class _FlightRecords:
         self.calls: dict[int, list[ReproCall]] = {rank: [] for rank in records.ranks}
         self.left_out: list[str] = []
         entries = [entry for group in records.groups.values() for entry in self._open(group)]
-        self.left_out.append("all collectives before these: every member finished them")
+        self.left_out.append("all earlier collectives, which every member finished")
         entries.sort(key=lambda each: (each[1].rank, each[1].record_id))
         evened = _evened(entries)
         for at, (group, entry) in enumerate(entries):
@@ -75,7 +77,7 @@ class _FlightRecords:
                 self.calls[entry.rank].append(call)
 
     def _open(self, group: Group) -> Iterable[tuple[Group, Entry]]:
-        """Calls that not all members finished, or from the first one on in which they differ."""
+        """The calls that not all members finished, or all calls from the first difference on."""
         done = [
             max(position.last_done or -1, position.completed or -1)
             for rank, position in group.positions.items()
@@ -86,7 +88,7 @@ class _FlightRecords:
         )[0]["seq"]
         moving = first is not None and not group.pending
         after = min([*done, first - 1] if first is not None else done, default=-1)
-        # Where the ring of a rank begins later, what it called before is not known, and was finished.
+        # If a rank's ring buffer begins later, its earlier calls are unknown, but were finished.
         begins = [position.first_recorded for position in group.positions.values()]
         after = max([after, *(number - 1 for number in begins if number is not None)])
         condition = "NOT is_p2p AND op <> 'coalesced' AND seq > ? AND seq <= ?"
@@ -107,7 +109,7 @@ class _FlightRecords:
     def _call(self, group: Group, entry: Entry, *, later: bool, elements: int | None) -> ReproCall | None:
         op = op_of(entry.op)
         if op not in KNOWN:
-            self._say(f"{op}: the script has no such operation")
+            self._say(f"{op}: the script does not support this operation")
             return None
         place = entry.location()
         where = f"{'transfer' if entry.is_p2p else f'collective {entry.seq}'}{f', {place.short()}' if place else ''}"
@@ -117,7 +119,7 @@ class _FlightRecords:
             transfer = group.ranks()[int(source)], group.ranks()[int(target)]
         sends, receives = splits_of(entry) if op == "all_to_all" else ((), ())
         if op == "all_to_all" and not sends:
-            self._say("splits of all_to_all, which this backend does not record: even ones")
+            self._say("splits of all_to_all, which this backend does not record: the script splits evenly")
         size = count_of(entry, op, len(group.ranks())) if elements is None else elements
         dtype = self._dtype(entry)
         return ReproCall(op, self.names[group.id], size, dtype, transfer, sends, receives, later, where)
@@ -134,7 +136,7 @@ class _FlightRecords:
 
 
 def _names(groups: Mapping[int, Group]) -> dict[int, str]:
-    """A name for each group as one can write it in a program: its description, numbered where several have it."""
+    """A name for each group, usable in a program: its description, with a number if several share it."""
     kinds = {number: re.sub(r"\W+", "_", group.label).strip("_") or "group" for number, group in groups.items()}
     many = Counter(kinds.values())
     found = {}
@@ -145,14 +147,14 @@ def _names(groups: Mapping[int, Group]) -> dict[int, str]:
 
 
 def _went_on(entry: Entry, after: Entry) -> bool:
-    """Whether the rank made its next call before this one was finished."""
+    """Whether the rank made its next call before this one finished."""
     if not entry.done:
         return True
     return bool(entry.completed_ns and after.created_ns and after.created_ns < entry.completed_ns)
 
 
 def _evened(entries: Iterable[tuple[Group, Entry]]) -> dict[tuple[int, int], int]:
-    """Of exchanges without splits, whose sizes differ by rank with right: as many elements for everybody."""
+    """The common element count of exchanges without recorded splits, whose sizes may legitimately differ per rank."""
     found: dict[tuple[int, int], int] = {}
     for group, entry in entries:
         if op_of(entry.op) == "all_to_all" and not splits_of(entry)[0] and sizes_to_agree_on(entry) is None:
@@ -161,16 +163,17 @@ def _evened(entries: Iterable[tuple[Group, Entry]]) -> dict[tuple[int, int], int
     return found
 
 
-# --- what a job called, by sources other than flight records: NCCL's lines, watchdogs' reports, stacks
+# --- the job's calls from sources other than flight records: NCCL's log, watchdog reports, stacks
 
 _NCCL_TYPES = ("int8", "uint8", "int32", "int32", "int64", "int64", "float16", "float32", "float64", "bfloat16")
-"""ncclDataType_t (nccl.h, 2.30); unsigned ones as signed."""
+"""ncclDataType_t (nccl.h, 2.30); unsigned types map to signed ones."""
 
 
 def from_nccl(store: Store) -> tuple[dict[int, list[ReproCall]], dict[str, tuple[int, ...]]]:
-    """Calls and groups: of each communicator what not all ranks enqueued, or from the first on in which they differ.
+    """Calls and groups from NCCL's log: those that not all ranks of a communicator enqueued, or from a difference on.
 
-    Ranks are those of the largest communicator. Sends and receives are left out: their numbers count for two ranks.
+    Rank numbers are those of the largest communicator. Sends and receives are left out: their numbers count per pair of
+    ranks.
     """
     made = store.query("SELECT DISTINCT communicator, host, pid, rank, nranks FROM nccl_ranks ORDER BY nranks DESC")
     largest = made[0]["communicator"] if made else None
@@ -205,7 +208,7 @@ def _name(communicator: str, largest: str | None) -> str:
 
 
 def from_watchdogs(store: Store) -> dict[int, list[ReproCall]]:
-    """The call that most ranks' watchdogs gave up, as one of the whole job: they do not tell which group it is of."""
+    """The call that most ranks' watchdogs reported, as a call of the whole job: the reports do not name its group."""
     rows = store.query(
         "SELECT DISTINCT rank, op, seq, numel_in AS numel FROM watchdog_reports "
         "WHERE rank IS NOT NULL AND op IS NOT NULL AND seq IS NOT NULL ORDER BY rank"
@@ -219,7 +222,7 @@ def from_watchdogs(store: Store) -> dict[int, list[ReproCall]]:
 
 
 def in_stacks(store: Store) -> dict[int, str]:
-    """By rank: what the main thread waits in at the last sample; empty if it is in nothing of the kind."""
+    """For each rank, the operation that its main thread waits in at the last sample; "" if there is none."""
     rows = store.query(
         "SELECT rank, arg_max(coalesce(operation, ''), snapshot) AS op, arg_max(activity, snapshot) AS activity "
         "FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL GROUP BY rank ORDER BY rank"
@@ -229,24 +232,24 @@ def in_stacks(store: Store) -> dict[int, str]:
 
 
 def seen(operation: str, rank: int, stacks: Mapping[int, str]) -> ReproCall:
-    """What a stack tells: the operation alone. Who sends or receives does so with the next one that does."""
-    where = "as its stack shows"
+    """The call that a stack shows; only its operation is known. Each rank in a transfer is paired with the next one."""
+    where = "shown by its stack"
     if operation not in TRANSFERS:
         return ReproCall(operation, WORLD, where=where)
     others = [other for other, op in stacks.items() if op in TRANSFERS]
     others = others if len(others) > 1 else sorted(stacks)
     peer = others[(others.index(rank) + 1) % len(others)]
     transfer = (rank, peer) if operation == "send" else (peer, rank)
-    return ReproCall(operation, WORLD, transfer=transfer, where=f"{where}, which does not show with whom")
+    return ReproCall(operation, WORLD, transfer=transfer, where=f"{where}, which does not show the peer")
 
 
-# --- operations as a script plays them, and their sizes, out of the names and shapes of flight records and stacks
+# --- the script's operations and sizes, derived from names and shapes in flight records and stacks
 
 TRANSFERS = ("send", "recv")
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 KNOWN = {"all_reduce", "all_gather", "reduce_scatter", *_ROOTED, "all_to_all", "barrier", *TRANSFERS, NEW_GROUP}
 UNRECORDED = {*TRANSFERS, NEW_GROUP}
-"""What Gloo leaves out of its records."""
+"""Operations that Gloo does not record."""
 _NAMES = {
     "allreduce": "all_reduce",
     "gradient_reduction": "all_reduce",
@@ -273,7 +276,7 @@ DTYPES = {
 
 
 def op_of(name: str) -> str:
-    """The operation behind the names that its forms have."""
+    """The script's operation for a recorded name and its variants."""
     plain = name.lower().lstrip("_")
     for suffix in ("_coalesced", "_into_tensor", "_tensor", "_single", "_base"):
         plain = plain.removesuffix(suffix)
@@ -281,7 +284,7 @@ def op_of(name: str) -> str:
 
 
 def count_of(entry: Entry, op: str, size: int) -> int:
-    """The elements of a call as `Call.elements` counts them; `size`: of the group."""
+    """The element count of a call, as in `ReproCall.elements`; `size` is the group's."""
     if op in _BY_OUTPUT:
         return _elements(entry.output_sizes) or max(1, _elements(entry.input_sizes) // size)
     brought = _elements(entry.input_sizes) or _elements(entry.output_sizes)
@@ -289,7 +292,7 @@ def count_of(entry: Entry, op: str, size: int) -> int:
 
 
 def splits_of(entry: Entry) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Elements to and from each member; empty if they were not recorded."""
+    """The elements sent to and received from each member; empty if they were not recorded."""
     found = []
     for splits, sizes in ((entry.input_splits, entry.input_sizes), (entry.output_splits, entry.output_sizes)):
         parts, shapes = json.loads(splits or "[]"), json.loads(sizes or "[]")

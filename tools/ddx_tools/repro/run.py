@@ -1,4 +1,4 @@
-"""Runs a reproduction under its deadline: the fault, and its healthy twin."""
+"""Runs a reproduction or its healthy twin within a deadline."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from pathlib import Path
 from ddx_tools.model.errors import UsageError
 
 _START_S = 120.0
-"""To import torch and to begin, on a busy machine."""
+"""Time to import torch and start on a busy machine."""
 
 
 @dataclass(frozen=True)
 class ReproRun:
-    """One run of the script."""
+    """The outcome of one run of the script."""
 
     through: bool
     lines: list[str]
-    """What each rank is in at the end."""
+    """What each rank is doing at the end."""
 
 
 def run_script(script: Path, *, healthy: bool, backend: str, deadline_s: float) -> ReproRun:
-    """Play it on this machine. Raises UsageError if it cannot be started at all."""
+    """Run the script on this machine. Raises UsageError if it cannot be started."""
     argv = [_python(), str(script), "--backend", backend, "--deadline", str(deadline_s)]
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "DDX_RUN_DIR")}
     try:
@@ -39,10 +39,10 @@ def run_script(script: Path, *, healthy: bool, backend: str, deadline_s: float) 
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UsageError(f"{script} did not come to its end", "Run it by hand to see where it stands.") from error
+        raise UsageError(f"{script} did not finish", "Run it by hand to see where it stops.") from error
     lines = [line for line in done.stdout.splitlines() if line.startswith("rank ")]
     if not lines:
-        said = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        said = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise UsageError(f"{script} could not be run: {said[:300]}", "Activate the environment of your job.")
     return ReproRun(done.returncode == 0, lines)
 

@@ -1,4 +1,4 @@
-"""Writes a reproduction as one Python file: groups and calls at its head, what plays them (repro_script.py) below."""
+"""Writes a reproduction as one Python file: its groups and calls, followed by the player (repro_script.py)."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _MOST_RANKS_TOLD = 8
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A script, and what its reader has to know."""
+    """A script, with the facts that its reader needs."""
 
     text: str
     ranks: dict[int, int]
-    """Rank of the script to rank of the job."""
+    """For each rank of the script, its rank in the job."""
     left_out: list[str]
     bytes_a_rank: int
-    """Of the largest call."""
+    """The size of the largest call."""
 
 
 def reproduce(store: Store, diagnosis: Diagnosis, *, tiny: bool) -> Reproduction:
-    """The script of the fault in a store that an investigation filled. Raises UsageError if the calls show none."""
+    """Write the script for the fault in an investigation's store. Raises UsageError if the calls show no fault."""
     whole, ranks = recording_of(store, diagnosis), list[int]()
     if diagnosis.verdict is not Verdict.HEALTHY and not (ranks := smallest(whole)):
         whole = whole.in_turn()
         ranks = smallest(whole)
     if not ranks:
         raise UsageError(
-            "no rank differs from its peers in the calls that were recorded: a script of them would run through",
-            "Name flight records, stacks or a bundle of the hang. What the machine does wrong shows `ddx preflight`.",
+            "no rank differs from its peers in the recorded calls: a script of them would run to completion",
+            "Name flight records, stacks or a bundle of the hang. For faults of the machine, run `ddx preflight`.",
         )
     small = _renumbered(whole.of(ranks), ranks)
     small = replace(small, suspects=frozenset(ranks.index(rank) for rank in whole.suspects if rank in ranks))
     left_out = list(whole.left_out)
     if absent := sorted(whole.programs.keys() - set(ranks)):
         left_out.append(f"{rank_list(absent)}: the fault needs only {rank_list(ranks)}")
-    left_out.append("what the program computes between the calls")
+    left_out.append("the program's computation between the calls")
     twin = healthy_twin(small)
     if tiny:
         small, twin = _tiny(small, twin)
-        left_out.append("the sizes: equal ones are equal here, larger ones larger")
+        left_out.append("the real sizes: here they are small, in the same order")
     text = _text(small, twin, diagnosis, ranks, left_out)
     largest = max((call.elements for call in [*twin, *_all_calls(small)]), default=1)
     return Reproduction(text, dict(enumerate(ranks)), left_out, largest * 8 * len(ranks))
@@ -79,7 +79,7 @@ def _renumbered(recording: Recording, ranks: Sequence[int]) -> Recording:
 
 
 def _tiny(recording: Recording, twin: Sequence[ReproCall]) -> tuple[Recording, list[ReproCall]]:
-    """Small sizes that keep the order of the recorded ones."""
+    """Replace the recorded sizes with small ones in the same order."""
     sizes = {size for call in [*twin, *_all_calls(recording)] for size in (call.elements, *call.sends, *call.receives)}
     small = {size: number for number, size in enumerate(sorted(sizes - {0}), 1)} | {0: 0}
 
@@ -99,14 +99,14 @@ def _text(
     player = _PLAYER.read_text("utf-8")
     head, _, rest = player.partition("# DESCRIPTION\n")[2].partition("# PROGRAM\n")
     body = rest.partition("# PLAYER\n")[2]
-    told = f"rank n is rank {', '.join(map(str, ranks[:_MOST_RANKS_TOLD]))} of the job for n = 0, 1, …"
+    told = f"rank n is rank {', '.join(map(str, ranks[:_MOST_RANKS_TOLD]))} of the job, for n = 0, 1, …"
     description = [
-        f"A reproduction in {len(ranks)} ranks, written by ddx {version('debug-distributed')}.",
+        f"A reproduction with {len(ranks)} ranks, written by ddx {version('debug-distributed')}.",
         "",
         shown(diagnosis.headline, 300),
         "",
-        "    python THIS             fails or hangs as the job did, and says where each rank is: exit code 1",
-        "    python THIS --healthy   the same calls as they should be: exit code 0",
+        "    python THIS             fails or hangs like the job and shows where each rank is: exit code 1",
+        "    python THIS --healthy   makes the calls that all ranks should make: exit code 0",
         "",
         *([] if list(ranks) == list(range(len(ranks))) else [f"Here {told}", ""]),
         "Left out:",
@@ -140,7 +140,7 @@ def _recorded(programs: Mapping[int, Program]) -> str:
 
 
 def _function(name: str, lines: Sequence[str]) -> str:
-    docs = {"recorded": "What the ranks called.", "healthy": "What all of them have to call."}
+    docs = {"recorded": "Make the calls that the ranks made.", "healthy": "Make the calls that all ranks should make."}
     return f'def {name}(rank: int) -> None:\n    """{docs[name]}"""\n' + "\n".join(lines)
 
 
@@ -154,11 +154,12 @@ def _line(call: ReproCall) -> str:
     return f"do({', '.join(words)})" + (f"  # {shown(call.where, 120)}" if call.where else "")
 
 
-# --- the smallest world that keeps a fault: ranks go as long as the members of a group are left in the same calls
+# --- the smallest set of ranks that keeps a fault: ranks are removed while the members of a group are left in the same
+# calls
 
 
 def smallest(recording: Recording) -> list[int]:
-    """Ranks that suffice, at least two. Empty if the recording plays to its end: then there is nothing to reproduce."""
+    """The fewest ranks that show the fault, at least two; empty if the recording runs to completion."""
     whole = Rehearsal(recording)
     fronts = whole.fronts()
     if not whole.stuck or not healthy_twin(recording):
@@ -182,7 +183,7 @@ def smallest(recording: Recording) -> list[int]:
 
 
 def _group_of_fault(recording: Recording, fronts: dict[str, frozenset[tuple[object, ...]]]) -> str:
-    """Where members are in different things, a suspect among them if there is one; the smallest such group."""
+    """The smallest group whose members are in different calls, preferably with a suspect among them."""
 
     def rank_of(name: str) -> tuple[bool, bool, int, str]:
         members = recording.groups[name]
@@ -191,16 +192,16 @@ def _group_of_fault(recording: Recording, fronts: dict[str, frozenset[tuple[obje
     return min(fronts, key=rank_of)
 
 
-# --- plays a recording without any process: who gets through, and what the others are left in
-# A collective is over when every member came to it and all agree; the members' calls are matched by their order in
-# the group, transfers by their order in one direction. That is what NCCL and Gloo do, apart from how they fail.
+# --- replays a recording without processes: which ranks finish, and which calls the others are left in A collective
+# completes when every member has entered it and all agree. Members' calls are matched by their order in the group,
+# transfers by their order in one direction. NCCL and Gloo do the same, except for how they fail.
 
 _Key = tuple[Hashable, ...]
-"""Where calls are matched: (group) of a collective, (group, from, to) of a transfer."""
+"""The key by which calls are matched: (group) for a collective, (group, from, to) for a transfer."""
 
 
 class Rehearsal:
-    """The end of a recording that was played."""
+    """The state at the end of a replayed recording."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -219,11 +220,11 @@ class Rehearsal:
 
     @property
     def is_through(self) -> bool:
-        """Whether every rank came to its end, and none stays away or leaves."""
+        """Whether every rank finished, and none stays away or leaves."""
         return not self.stuck and not any(program.end for program in self.recording.programs.values())
 
     def fronts(self) -> dict[str, frozenset[_Key]]:
-        """Of each group in which somebody is left: what its members are in there, or why they are in nothing."""
+        """For each group with a rank left in it: the calls that its members are in, or why they are in none."""
         found: dict[str, set[_Key]] = {}
         for key, by_rank in self._posted.items():
             group, over = str(key[0]), self._over[key]
@@ -256,7 +257,7 @@ class Rehearsal:
         yield _DONE
 
     def _settle(self, key: _Key) -> int:
-        """How many of the calls there are over."""
+        """Complete the calls of a key as far as possible; return the number of completed ones."""
         members: Sequence[int] = self.recording.groups[str(key[0])] if len(key) == 1 else key[1:]  # type: ignore[assignment]
         by_rank = self._posted[key]
         while all(len(by_rank[rank]) > self._over[key] for rank in members):
@@ -282,15 +283,15 @@ def _agree(calls: dict[int, ReproCall], members: Sequence[int]) -> bool:
     )
 
 
-# --- the healthy twin of a recording: in each group the calls that most members agree on, by all of them, in one
+# --- the healthy twin of a recording: in each group, all members make the calls that most of them agree on, in one
 # order
 
 _Round = tuple[Hashable, ...]
-"""(group, how many came before); of a transfer (group, from, to, how many came before)."""
+"""(group, number of earlier calls); for a transfer (group, from, to, number of earlier calls)."""
 
 
 def healthy_twin(recording: Recording) -> list[ReproCall]:
-    """What the ranks call one after the other if nobody deviates: who is no member (or end) leaves a call out."""
+    """The sequence of calls if no rank deviates; a rank that is not a member (or an end) skips a call."""
     rounds: dict[_Round, list[tuple[int, ReproCall]]] = {}
     before: dict[_Round, set[_Round]] = {}
     first: dict[_Round, int] = {}
@@ -307,7 +308,7 @@ def healthy_twin(recording: Recording) -> list[ReproCall]:
     found = []
     while wanted:
         free = [key for key in wanted if not before[key] & wanted.keys()]
-        # Where ranks differ in the order of groups there is a circle: any order is healthy as long as it is one.
+        # If ranks differ in the order of groups, there is a cycle: any single order is healthy.
         key = min(free or wanted, key=lambda each: (first[each], [str(part) for part in each]))
         found.append(_agreed(wanted.pop(key), recording))
     return found
@@ -324,7 +325,7 @@ def _rounds_of(program: Program) -> list[tuple[_Round, ReproCall]]:
 
 
 def _is_wanted(key: _Round, calls: list[tuple[int, ReproCall]], recording: Recording) -> bool:
-    """What suspects alone called is what they called too much, if the group has other members."""
+    """Whether a call belongs to the twin: calls that only suspects made are extra, if the group has other members."""
     others = set(recording.groups[str(key[0])]) - recording.suspects
     return len(key) > 2 or not others or any(rank in others for rank, _ in calls)
 

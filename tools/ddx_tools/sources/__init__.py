@@ -1,1 +1,1 @@
-"""Where material comes from: what the user passed is walked, unpacked, sniffed and read here, once."""
+"""The sources of material: the user's files are walked, unpacked, identified and read here, once."""

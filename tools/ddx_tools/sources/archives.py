@@ -1,11 +1,11 @@
-"""Archives and compressed files, unpacked once into a private directory, as far as a budget reaches.
+"""Unpacks archives and compressed files once, into a private directory, within a budget.
 
-train.log.xz                   a compressed file is called what it was called
+train.log.xz                   a compressed file keeps its original name
 job.tar.gz!logs/rank3.log      a member of an archive
-all.tar!node17.zip!rank_3      a member of an archive in an archive; those that lie deeper stay closed
+all.tar!node17.zip!rank_3      a member of an archive in an archive; archives nested deeper stay closed
 
-Names of members are labels and never paths: the files that are written have numbers for names. Links, devices, pipes
-and sparse files in an archive are left out.
+Member names are labels, never paths: the written files are named by numbers. Links, devices, pipes and sparse files in
+an archive are left out.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from ddx_tools.parsers.flight_records.debug_pages import records_of_page
 from ddx_tools.sources.kinds import may_be_text
 
 SEPARATOR = "!"
-"""Between an archive and a member of it."""
+"""Separates an archive's path from the name of a member."""
 MOST_DEEP = 2
-"""Archives in archives are opened, those in them are not."""
+"""Archives in archives are opened, but not archives inside those."""
 _READ_BYTES = 1 << 20
 _MOST_RECORD_BYTES = 8 << 20
-"""More at once is not read of an archive: of a zip's directory, or of a tar's record of a long name."""
+"""Limit on one record of an archive: a zip's directory, or a tar's long name."""
 _MOST_PROBLEMS = 20
 _MOST_SAID = 200
 _MOST_FRAMES = 100_000
 _MEMORY_BYTES = 128 << 20
-"""What `zstd --long=27` and `xz -9` need to unpack."""
+"""The memory that unpacking needs after `zstd --long=27` and `xz -9`."""
 _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""The others take as much memory as the archive wants."""
+"""Other methods take as much memory as the archive demands."""
 _DAMAGES = (
     tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError,
     EOFError, NotImplementedError, RuntimeError, ValueError, OSError,
@@ -57,34 +57,34 @@ class TooMuch(UnreadableInput):
 
 @dataclass
 class UnpackBudget:
-    """How much the content of one brought file may be, over all layers of it."""
+    """Limits on the unpacked content of one file, over all its layers."""
 
     packed_bytes: int
     """Size of the file itself."""
     most_bytes: int = 8 << 30
     """Records of 10,000 ranks with 2,000 entries each are 5 GiB."""
     most_ratio: int = 500
-    """Records of a whole job, packed with `zstd -19 --long`, come to less."""
+    """Records of a whole job, packed with `zstd -19 --long`, have a lower ratio."""
     most_members: int = 500_000
     member_bytes: int = 1 << 30
     bytes: int = 0
     members: int = 0
 
     _FREE_BYTES = 64 << 20
-    """So much harms nobody, whatever the ratio."""
+    """This much is harmless, whatever the ratio."""
 
     def spend(self, count: int) -> None:
         """Count unpacked bytes. Raises TooMuch."""
         self.bytes += count
         if self.bytes > self.most_bytes:
             raise TooMuch(
-                f"it unpacks to more than the {self.most_bytes >> 20} MiB that are read of one archive",
-                "Unpack it, and name the directory or the files themselves.",
+                f"it unpacks to more than {self.most_bytes >> 20} MiB, the limit for one archive",
+                "Unpack it and name the directory or the files.",
             )
         if self.bytes > self._FREE_BYTES and self.bytes > self.most_ratio * self.packed_bytes:
             raise TooMuch(
                 f"its {self.packed_bytes} bytes unpack to more than {self.most_ratio} times as many: "
-                "a decompression bomb, or nothing that a job wrote"
+                "a decompression bomb, or not written by a job"
             )
 
     def enter(self) -> None:
@@ -92,49 +92,49 @@ class UnpackBudget:
         self.members += 1
         if self.members > self.most_members:
             raise TooMuch(
-                f"it holds more than the {self.most_members} members that are looked at",
-                "Unpack it, and name the directory or the files themselves.",
+                f"it has more than {self.most_members} members, the limit for one archive",
+                "Unpack it and name the directory or the files.",
             )
 
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """A file that came out of an archive."""
+    """A file from an archive."""
 
     path: str
-    """What a person calls it: the path of the archive, and inside it."""
+    """Its name for a person: the path of the archive, and the path inside it."""
     file: Path
-    """Where its bytes lie."""
+    """The file that holds its bytes."""
     size_bytes: int
     written_ns: int | None = None
     whole: bool = True
-    """Its end is there."""
+    """Whether it is complete up to its end."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What a page of the debug server says of a record besides: `host`, `only_active`."""
+    """Further facts from a page of the debug server: `host`, `only_active`."""
 
 
 class Unpacking:
-    """One way through an archive or a compressed file. Members are written below `scratch` as they come by."""
+    """One pass through an archive or a compressed file. Members are written below `scratch` as they are read."""
 
     def __init__(self, scratch: Path, budget: UnpackBudget) -> None:
         self.problems: dict[str, None] = {}
-        """What could not be read, each once: lines for a person."""
+        """What could not be read, as lines for a person, each once."""
         self.passed_over = 0
-        """How many members are neither texts nor records."""
+        """The number of members that are neither texts nor records."""
         self._scratch = scratch
         self._budget = budget
         self._names: dict[str, int] = {}
         self._number = sum(1 for _ in scratch.iterdir())
 
     def members(self, path: str, file: Path) -> Iterator[ArchiveMember]:
-        """The files in an archive that a person calls `path`. What is damaged or too much ends up in `problems`."""
+        """Yield the files of the archive named `path`; damage and exceeded limits are noted in `problems`."""
         try:
             yield from self._opened(path, file, deep=0)
         except TooMuch as error:
             self._problem(path, error)
 
     def _opened(self, path: str, file: Path, deep: int) -> Iterator[ArchiveMember]:
-        """The members of a file that lies in so many archives; the content of the file if it is only compressed."""
+        """Yield the members of a file that is `deep` archives down, or its content if it is only compressed."""
         try:
             with file.open("rb") as stream:
                 kind = kind_of(stream.read(HEAD_BYTES))
@@ -142,7 +142,7 @@ class Unpacking:
                 if kind in COMPRESSED:
                     yield from self._compressed(path, kind, stream, deep)
                 elif deep == MOST_DEEP:
-                    self._problem(path, "an archive in an archive in an archive: it was not opened. Unpack it.")
+                    self._problem(path, "nested more than two archives deep, so it was not opened. Unpack it.")
                 elif kind is FileKind.TAR:
                     yield from self._tar(path, stream, deep + 1)
                 elif kind is FileKind.ZIP:
@@ -157,10 +157,10 @@ class Unpacking:
             self._problem(path, f"damaged or cut off ({str(error)[:_MOST_SAID]})")
 
     def _compressed(self, path: str, kind: FileKind, stream: BinaryIO, deep: int) -> Iterator[ArchiveMember]:
-        """What lies before a damage is given."""
+        """Yield the content up to any damage."""
         for inner, written in self._written(path, _Plain(kind, stream, self._budget).read):
             if inner in COMPRESSED:
-                self._problem(path, "packed more than once: it was not opened. Unpack it.")
+                self._problem(path, "compressed more than once, so it was not opened. Unpack it.")
             elif inner in ARCHIVES:
                 yield from self._opened(path, written.file, deep)
             else:
@@ -172,7 +172,7 @@ class Unpacking:
         damaged = partial(self._problem, path)
 
         class Header(tarfile.TarInfo):
-            """Behind a damaged header reading goes on with the next whole one; the damage is named."""
+            """After a damaged header, reading continues at the next intact one, and the damage is reported."""
 
             @classmethod
             def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Header:
@@ -181,14 +181,14 @@ class Unpacking:
                     if header.size < 0:
                         raise tarfile.InvalidHeaderError("negative size")  # type: ignore[attr-defined]
                 except tarfile.InvalidHeaderError:  # type: ignore[attr-defined]
-                    damaged("a damaged header: what stands behind it is lost")
+                    damaged("a damaged header: the data after it is lost")
                     raise
                 return header
 
         bounded = cast(BinaryIO, _Bounded(stream))
         archive = tarfile.open(fileobj=bounded, mode="r:", ignore_zeros=True, tarinfo=Header)  # noqa: SIM115 - nothing to close
         while member := archive.next():
-            vars(archive)["members"] = []  # it would keep all of them
+            vars(archive)["members"] = []  # it would keep all members in memory
             self._budget.enter()
             if member.isdir():
                 continue
@@ -215,9 +215,9 @@ class Unpacking:
                 if kind not in (0, stat.S_IFREG):
                     self._problem(path, "links, devices, pipes and sparse files in it were left out")
                 elif member.flag_bits & _ENCRYPTED:
-                    self._problem(path, "encrypted files in it were left out: unpack it, and name the directory")
+                    self._problem(path, "encrypted files in it were left out: unpack it and name the directory")
                 elif member.compress_type not in _METHODS:
-                    self._problem(path, "files in it that are neither stored nor deflated were left out: unpack it")
+                    self._problem(path, "files in it with a compression other than deflate were left out: unpack it")
                 else:
                     inside = self._inside(path, member.filename)
                     try:
@@ -240,7 +240,7 @@ class Unpacking:
             inside = self._inside(path, f"rank_{record.rank}")
             if kind_of(record.data[:HEAD_BYTES]) is not FileKind.DUMP:
                 said = shown(record.data[:_MOST_SAID].decode("utf-8", "replace"))
-                self._problem(inside, f"the debug server got no record of this rank: {said}")
+                self._problem(inside, f"the debug server got no record from this rank: {said}")
                 continue
             file = self._new_file()
             file.write_bytes(record.data)
@@ -252,7 +252,7 @@ class Unpacking:
     ) -> Iterator[ArchiveMember]:
         if size > self._budget.member_bytes:
             most = self._budget.member_bytes >> 20
-            self._problem(path, f"{size} bytes: more than the {most} MiB that are read of one file in an archive")
+            self._problem(path, f"{size} bytes: more than {most} MiB, the limit for one file in an archive")
             return
         for kind, written in self._written(path, read):
             if kind in COMPRESSED | ARCHIVES:
@@ -262,7 +262,7 @@ class Unpacking:
                 yield replace(written, written_ns=written_ns)
 
     def _written(self, path: str, read: Callable[[int], bytes]) -> Iterator[tuple[FileKind | None, ArchiveMember]]:
-        """What `read` gives, as a file with its kind; nothing if it is of no use, or damaged from its beginning."""
+        """Write what `read` returns to a file; yield it with its kind, unless useless or damaged from the start."""
         file = self._new_file()
         size, whole = 0, True
         spent: TooMuch | None = None
@@ -280,7 +280,7 @@ class Unpacking:
                     size += out.write(chunk)
                     if size > self._budget.member_bytes and kind not in ARCHIVES:
                         most = self._budget.member_bytes >> 20
-                        self._problem(path, f"more than the {most} MiB that are read of one file in an archive")
+                        self._problem(path, f"more than {most} MiB, the limit for one file in an archive")
                         whole = False
                         break
         except TooMuch as error:
@@ -288,10 +288,10 @@ class Unpacking:
         except _DAMAGES as error:
             self._problem(path, f"damaged or cut off ({str(error)[:_MOST_SAID]})")
             whole = False
-        # The beginning of a log is worth something, that of a record that is too large is not.
+        # The beginning of a log is useful, that of an oversized record is not.
         useless = (spent or size > self._budget.member_bytes) and kind not in (None, *ARCHIVES)
         if (size and not useless) or (whole and kind is FileKind.EMPTY):
-            # What it had come to when the budget was spent may still be read: members of a tar archive come first.
+            # Data read before the budget was spent may still be used: members of a tar archive come first.
             yield kind, ArchiveMember(path, file, size, whole=whole)
         else:
             file.unlink()
@@ -303,10 +303,10 @@ class Unpacking:
         return self._scratch / str(self._number)
 
     def _inside(self, path: str, name: str) -> str:
-        """The label of a member, with a number behind it where an archive holds a name twice."""
+        """The label of a member, with a number appended if an archive has the name twice."""
         if name.startswith("/") or ".." in name.split("/"):
             self._problem(
-                path, "it holds names that lead out of it; they are labels here, and nothing is unpacked there"
+                path, "it has names that point outside it; they serve only as labels, and nothing is written there"
             )
         label = path + SEPARATOR + shown(name.removeprefix("./"))
         number = self._names[label] = self._names.get(label, 0) + 1
@@ -318,7 +318,7 @@ class Unpacking:
 
 
 class _Bounded:
-    """A file that refuses to give very much at once: hostile archives claim directories and names of gigabytes."""
+    """A file that limits the size of one read: hostile archives claim directories and names of gigabytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.seek, self.tell = file.seek, file.tell
@@ -328,19 +328,19 @@ class _Bounded:
         """The next bytes. Raises ValueError."""
         data = self._read(_MOST_RECORD_BYTES + 1 if size < 0 else min(size, _MOST_RECORD_BYTES + 1))
         if len(data) > _MOST_RECORD_BYTES:
-            raise ValueError(f"a record in it is larger than the {_MOST_RECORD_BYTES >> 20} MiB that are read")
+            raise ValueError(f"a record in it is larger than the limit of {_MOST_RECORD_BYTES >> 20} MiB")
         return data
 
     def seekable(self) -> bool:
-        """Archives are files."""
+        """Return True: archives are files."""
         return True
 
 
 class _Plain:
-    """The content of a compressed file: any number of streams, one behind the other.
+    """The content of a compressed file: any number of concatenated streams.
 
-    `gzip` reads the name in a header byte by byte however long it is, and readers of zstandard end like a whole file
-    where the input is cut off; so the decoders are fed here, all in one way.
+    `gzip` reads a header's name byte by byte, however long it is, and zstandard's readers take truncated input for a
+    complete file; so the decoders are fed here, all in the same way.
     """
 
     def __init__(self, kind: FileKind, file: BinaryIO, budget: UnpackBudget) -> None:
@@ -353,7 +353,7 @@ class _Plain:
         self._frames = 1
 
     def read(self, count: int) -> bytes:
-        """Some of the next bytes, at most as many as asked for. Raises EOFError or an error of the format."""
+        """Read at most `count` of the next bytes. Raises EOFError or an error of the format."""
         while not self._rest and self._goes_on():
             data, self._data = self._data, b""
             self._rest = memoryview(self._decoder.decompress(data))
@@ -362,7 +362,7 @@ class _Plain:
         return chunk
 
     def _goes_on(self) -> bool:
-        """Whether there are bytes to decode, which lie ready then. What follows the last stream is padding."""
+        """Whether there are bytes to decode, after loading them. Anything after the last stream is padding."""
         if self._decoder.eof:
             self._data = self._decoder.unused_data or self._file.read(self._feed_bytes)
             if len(self._data) < len(self._magic):
@@ -371,7 +371,7 @@ class _Plain:
                 return False
             self._frames += 1
             if self._frames > _MOST_FRAMES:
-                raise ValueError(f"it consists of more than {_MOST_FRAMES} streams: nothing that a job wrote")
+                raise ValueError(f"it consists of more than {_MOST_FRAMES} streams: not written by a job")
             self._decoder = self._make()
         elif not self._data:
             self._data = self._file.read(self._feed_bytes)
@@ -386,5 +386,5 @@ _DECODERS: dict[FileKind, tuple[Callable[[], Any], int, bytes]] = {
     FileKind.BZIP2: (bz2.BZ2Decompressor, 1 << 10, b"BZh"),
     FileKind.ZSTD: (lambda: zstandard.ZstdDecompressor(max_window_size=_MEMORY_BYTES).decompressobj(), 256, b""),
 }
-"""How to make a decoder, how many bytes to give it at once, and how a further stream begins. All that is given at once
-is unpacked at once: 4 bytes of zstd can stand for 128 KiB, those of the others for less."""
+"""For each format: how to create a decoder, how many bytes to feed it at once, and how a further stream begins.
+Everything fed at once is unpacked at once: 4 bytes of zstd can stand for 128 KiB, in the other formats for less."""

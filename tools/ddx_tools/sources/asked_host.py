@@ -1,4 +1,4 @@
-"""What a bundle says about one of many hosts that were asked."""
+"""A bundle's entry for one of many asked hosts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from pydantic import BaseModel, Field
 
 
 class AskedHost(BaseModel, extra="forbid"):
-    """One of many hosts that were asked at a time, and what came of it."""
+    """One of many hosts that were asked together, and the outcome."""
 
-    target: str = Field(description="Its name, as whoever asked had it.")
-    host: str | None = Field(None, description="Its own name, which its answers carry; null if it said nothing.")
+    target: str = Field(description="Its name on the asking machine.")
+    host: str | None = Field(None, description="Its own name, used in its answers; null if it did not answer.")
     state: Literal[
         "answered", "in_part", "unreachable", "refused", "silent", "garbled", "not_permitted", "unknown_name", "no_ddx",
         "not_asked",
     ]  # fmt: skip
     reason: str = ""
     remedy: str = ""
-    jobs: int | None = Field(None, description="Distributed jobs that run there.")
-    clock_low_s: float | None = Field(None, description="Its clock is ahead of the asking one by so much at least.")
-    clock_high_s: float | None = Field(None, description="And at most.")
-    seconds: float | None = Field(None, description="From the question to the end of the answer.")
-    size_bytes: int = Field(0, description="Of its answer, packed.")
+    jobs: int | None = Field(None, description="Number of distributed jobs running there.")
+    clock_low_s: float | None = Field(
+        None, description="Its clock is ahead of the asking machine's by at least this much."
+    )
+    clock_high_s: float | None = Field(None, description="Its clock is ahead by at most this much.")
+    seconds: float | None = Field(None, description="Time from the question to the end of the answer.")
+    size_bytes: int = Field(0, description="Size of its packed answer.")

@@ -1,11 +1,11 @@
 """A bundle: one incident as a directory (or a `.tar.zst` of it).
 
-    manifest.json    what was asked, when, of whom; what failed and why
-    raw/<content>    the answers, byte for byte (after secrets were redacted), each content once
+    manifest.json    what was asked of which host and when; what failed and why
+    raw/<content>    the answers, byte for byte (after redaction), each content once
 
-Raw is the truth; rows, findings and the diagnosis can be rebuilt from it. The manifest's journal holds one
-entry per call to a host, so that a recorded host can give the same answers to the same questions. In bundles of
-version 1 the files of `raw` lie under the names that the journal gives to answers, and hold many contents twice.
+The raw files are authoritative; rows, findings and the diagnosis can be rebuilt from them. The manifest's journal has
+one entry per call to a host, so that a recorded host gives the same answers to the same questions. In version 1
+bundles, the files in `raw` have the journal's names for answers, and many contents occur twice.
 """
 
 from __future__ import annotations
@@ -42,31 +42,33 @@ from ddx_tools.sources.temporary import temporary_directory
 
 
 class JournalEntry(BaseModel, extra="forbid"):
-    """One call to a host and where its answer lies."""
+    """One call to a host, and the file with its answer."""
 
     host: str
     op: str
     key: str
     occurrence: int
     at: float = Field(description="Wall clock of the capture, seconds since the epoch.")
-    section: str = Field("", description="Who asked: a probe, or the intake of files from the user.")
-    path: str | None = Field(None, description="Name of the answer, which evidence gives; null for an empty one.")
-    content: str | None = Field(None, description="File of its bytes, inside the bundle; null in version 1: `path`.")
+    section: str = Field("", description="The asker: a probe, or the intake of the user's files.")
+    path: str | None = Field(None, description="Name of the answer, used in evidence; null for an empty answer.")
+    content: str | None = Field(
+        None, description="File with its bytes, inside the bundle; null in version 1, where it is `path`."
+    )
     rc: int = 0
     truncated: bool = False
-    kind: str | None = Field(None, description="Of a look at a file: what it is.")
-    tail: bool | None = Field(None, description="Of a file: whether its end was asked for; null where nobody noted it.")
+    kind: str | None = Field(None, description="For a look at a file: the kind of file.")
+    tail: bool | None = Field(None, description="For a file: whether its end was asked for; null if not recorded.")
     error: str | None = None
     message: str = ""
     help: str = ""
 
 
 OF_REPLIES = ("rc", "truncated", "kind", "error", "message", "help")
-"""What an entry keeps of a reply as it is."""
+"""The fields that an entry copies from a reply."""
 
 
 class ProbeRun(BaseModel, extra="forbid"):
-    """One probe as it ran at capture."""
+    """One probe run at capture."""
 
     probe: str
     host: str
@@ -84,25 +86,27 @@ class Manifest(BaseModel, extra="forbid"):
     created: str
     target: list[str] = Field(default_factory=list)
     hosts: list[str] = Field(default_factory=list)
-    asked: list[AskedHost] = Field(default_factory=list, description="Of many hosts; empty: one was looked at.")
+    asked: list[AskedHost] = Field(
+        default_factory=list, description="The hosts that were asked; empty if only one was captured."
+    )
     probes: list[ProbeRun] = Field(default_factory=list)
     journal: list[JournalEntry] = Field(default_factory=list)
-    redacted: dict[str, int] = Field(default_factory=dict, description="Secrets that were taken out, by kind.")
+    redacted: dict[str, int] = Field(default_factory=dict, description="Number of redacted secrets, by kind.")
 
 
 _BEING_WRITTEN = ".being-written"
-"""The file by which a capture takes a directory: of two that do so at a time, one is the first."""
+"""The file by which a capture claims a directory: of two concurrent captures, only one succeeds."""
 
 
 def _take(directory: Path) -> None:
-    """Take a new or empty directory. Raises UsageError if there is something in it, or another capture was first."""
+    """Claim a new or empty directory. Raises UsageError if it is not empty or another capture has claimed it."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         empty = not any(directory.iterdir()) and _is_first(directory)
     except OSError as error:
         raise not_writable(directory, error) from error
     if not empty:
-        raise UsageError(f"{directory} is not empty", "Name another place, or replace it: --force")
+        raise UsageError(f"{directory} is not empty", "Use another name, or replace it: --force")
 
 
 def _is_first(directory: Path) -> bool:
@@ -115,7 +119,7 @@ def _is_first(directory: Path) -> bool:
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """A new directory that no other capture writes to meanwhile. Raises UsageError."""
+    """Claim a new directory that no other capture writes to during the block. Raises UsageError."""
     _take(directory)
     try:
         yield
@@ -126,7 +130,7 @@ def claimed(directory: Path) -> Iterator[None]:
 
 
 class BundleWriter:
-    """Writes a bundle while a capture goes on. Safe to use from several threads."""
+    """Writes a bundle during a capture. Safe to use from several threads."""
 
     def __init__(
         self, directory: Path, target: list[str], *, kept: bool = True, now: dt.datetime | None = None
@@ -140,12 +144,12 @@ class BundleWriter:
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, str, str, str], int] = {}
         self._files: dict[str, str] = {}
-        """Where answers lie, of which the file is asked for, by their name in the bundle."""
+        """The files of answers left in place, by their names in the bundle."""
 
     def write(self, host: str, section: str, call: HostCall, reply: Reply, at: float) -> str:
-        """Keep one answer; returns its path inside the bundle ("" for an answer without bytes).
+        """Save one answer; return its path inside the bundle ("" for an answer without bytes).
 
-        The question is kept without secrets, too: a path or a command may hold one.
+        The question is redacted as well: a path or a command may contain a secret.
         """
         call = dataclasses.replace(call, key=redact(call.key, self.redacted))
         with self._lock:
@@ -156,7 +160,7 @@ class BundleWriter:
         path = _answer_path(host, section, call, occurrence) if reply.data or reply.file else None
         content = None
         if path and not self.kept:
-            # The bundle is gone in a moment: nobody will open it, and gigabytes of dumps need not be copied.
+            # The bundle is temporary: nobody will open it, so gigabytes of dumps need not be copied.
             self._files[path] = str(Path(reply.file).absolute()) if reply.file else ""
         elif path:
             try:
@@ -181,7 +185,7 @@ class BundleWriter:
         return path or ""
 
     def _keep(self, call: HostCall, reply: Reply) -> str:
-        """Write the bytes of an answer, if they are not there yet; returns their file inside the bundle."""
+        """Write the bytes of an answer unless they exist already; return their file inside the bundle."""
         folder = self.directory / "raw"
         folder.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
@@ -201,11 +205,11 @@ class BundleWriter:
         return name
 
     def file_of(self, path: str) -> str:
-        """Where on this machine an answer lies, of which `write` gave the path."""
+        """The file on this machine for a path that `write` returned."""
         return self._files[path]
 
     def close(self) -> None:
-        """Write the manifest; without it a directory is not a bundle."""
+        """Write the manifest; without it, a directory is not a bundle."""
         self.manifest.redacted = dict(sorted(self.redacted.items()))
         manifest = redact_value(self.manifest.model_dump(mode="json", by_alias=True))
         try:
@@ -217,18 +221,18 @@ class BundleWriter:
 
 _DIGEST_LETTERS = 32
 _CONTENT = re.compile(rf"raw/([0-9a-f]{{{_DIGEST_LETTERS}}})\.\w{{1,20}}")
-"""A file that is named for the SHA-256 of what was written into it."""
+"""Matches a file named after the SHA-256 of its content."""
 _MOST_GAPS = 20
 
 
 class Bundle:
-    """A bundle on disk, open for reading. Use as a context manager: a packed one is unpacked meanwhile."""
+    """A bundle on disk, open for reading. Use as a context manager: a packed bundle is unpacked until the exit."""
 
     def __init__(self, path: Path) -> None:
         self._unpacked: tempfile.TemporaryDirectory[str] | None = None
         self.directory = path
         self._whole: dict[str, bool] = {}
-        """Of each file that was asked for, whether it is what was captured."""
+        """For each requested file, whether it is unchanged since the capture."""
         if path.is_file():
             self._unpacked = temporary_directory("bundle")
             self.directory = Path(self._unpacked.name)
@@ -251,7 +255,7 @@ class Bundle:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The file of each answer, by its name in the journal and by the path of the file that was read."""
+        """The file of each answer, by its name in the journal and by the path of the file read."""
         entries = [entry for entry in self.manifest.journal if entry.path]
         read = [entry for entry in entries if entry.op in ("look", "read") and not entry.tail]
         read.sort(key=lambda entry: not entry.truncated)
@@ -260,14 +264,14 @@ class Bundle:
         return {name: file for name, file in named.items() if name and file}
 
     def file(self, path: str) -> Path:
-        """Where a raw file lies, by its name in the journal or by its path on the host. Raises UnreadableInput."""
+        """The path of a raw file, by its name in the journal or its path on the host. Raises UnreadableInput."""
         path = self.names.get(path, path)
         try:
             file = (self.directory / path).resolve()
             inside = file.is_relative_to(self._root)
-            # Anything but a regular file (a pipe, a device) could keep the reader waiting for ever.
+            # Anything but a regular file (a pipe, a device) could keep the reader waiting forever.
             regular = inside and file.is_file()
-        except (OSError, ValueError, RuntimeError) as error:  # NUL in the name, a circle of symbolic links
+        except (OSError, ValueError, RuntimeError) as error:  # NUL in the name, a loop of symbolic links
             raise UnreadableInput(f"the bundle's file {path[:120]!r} cannot be read: {error}") from error
         if not inside:
             raise UnreadableInput(f"the bundle's journal points outside the bundle: {path[:120]!r}")
@@ -275,12 +279,13 @@ class Bundle:
             raise UnreadableInput(f"the bundle lacks a file its journal names: {path[:120]!r}")
         if not self._is_whole(path, file):
             raise UnreadableInput(
-                f"damaged: the bundle's file {path[:120]!r} is not what was captured (it was cut, changed or replaced)"
+                f"damaged: the bundle's file {path[:120]!r} has changed since the capture (it was cut, modified or "
+                "replaced)"
             )
         return file
 
     def _is_whole(self, path: str, file: Path) -> bool:
-        """Whether a file is what its name says: the digest of its content. Other names say nothing of it."""
+        """Whether a file's content has the digest in its name; True for names without a digest."""
         named = _CONTENT.fullmatch(path)
         if named is None:
             return True
@@ -294,13 +299,13 @@ class Bundle:
         return self._whole[path]
 
     def gaps(self, known: Iterable[Missing] = ()) -> list[Missing]:
-        """What the journal names and is not there, and what was asked for and is damaged, but for what is known."""
+        """Files that the journal names but are missing, or were requested and are damaged, except known gaps."""
         told = "\n".join(missing.what for missing in known)
         asked_by = gathered((entry.content or entry.path or "", entry) for entry in self.manifest.journal if entry.path)
         lacking = [file for file in asked_by if self._is_gap(file) and file not in told]
         gaps = [self._gap(file, asked_by[file][0]) for file in lacking]
         if (more := len(gaps) - _MOST_GAPS) > 0:
-            rest = Missing(what=f"{more} more files of the bundle", why_it_matters="they are missing or damaged, too")
+            rest = Missing(what=f"{more} more files of the bundle", why_it_matters="they are also missing or damaged")
             return [*gaps[:_MOST_GAPS], rest]
         return gaps
 
@@ -311,10 +316,10 @@ class Bundle:
             return True
 
     def _gap(self, file: str, entry: JournalEntry) -> Missing:
-        how = "damaged (cut, changed or replaced since the capture)" if file in self._whole else "not in the bundle"
+        how = "damaged (cut, modified or replaced since the capture)" if file in self._whole else "not in the bundle"
         return Missing(
             what=f"{entry.op} {entry.key[:160]}: {how}, {file[:120]}",
-            why_it_matters="it was left out; copy the bundle again from where it was captured",
+            why_it_matters="it was left out; copy the bundle again from its original place",
         )
 
     def read(self, path: str) -> bytes:
@@ -325,7 +330,7 @@ class Bundle:
             raise UnreadableInput(f"the bundle's file {path[:120]!r} cannot be read: {error}") from error
 
     def close(self) -> None:
-        """Remove what was unpacked."""
+        """Remove the unpacked files."""
         if self._unpacked:
             self._unpacked.cleanup()
 
@@ -337,14 +342,14 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a path looks like a bundle: a directory with a manifest of ours (or a damaged one), or a packed one."""
+    """Whether a path looks like a bundle: a directory with our manifest (or a damaged one), or a packed bundle."""
     if not path.is_dir():
         return path.name.endswith(PACKED_SUFFIX) and begins_as_a_bundle(path)
     return (path / MANIFEST).is_file() and ((path / "raw").is_dir() or _names_our_schema(path / MANIFEST))
 
 
 def _names_our_schema(manifest: Path) -> bool:
-    """Other programs keep a manifest.json, too: beside checkpoints, data sets and web pages."""
+    """Whether a manifest is ours; other programs also keep a manifest.json, such as for checkpoints and data sets."""
     try:
         with manifest.open("rb") as stream:
             return b"ddx.bundle/" in stream.read(200)
@@ -384,5 +389,5 @@ def _answer_path(host: str, section: str, call: HostCall, occurrence: int) -> st
 
 
 def safe_name(host: str) -> str:
-    """A host as a part of the names of its answers."""
+    """A host name in the form used in the names of its answers."""
     return _UNSAFE.sub("_", host).strip(".") or "unknown"

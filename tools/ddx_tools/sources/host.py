@@ -1,8 +1,8 @@
-"""Host: the one door to the world.
+"""Host: the only interface to machines, live or recorded.
 
-A host answers calls. Each call has an operation and a key that names the question apart from its limits;
-each reply is bytes plus what went wrong. Everything typed (`read`, `processes`, `stack`, …) is built on
-`answer` here, once, so a live, a recording and a recorded host differ in nothing but where replies come from.
+A host answers calls. Each call has an operation and a key that identifies the question apart from its limits; each
+reply has bytes or an error. All typed methods (`read`, `processes`, `stack`, …) are built on `answer` here, so that
+live, recording and recorded hosts differ only in where replies come from.
 """
 
 from __future__ import annotations
@@ -45,39 +45,39 @@ class Reply:
     rc: int = 0
     truncated: bool = False
     error: str | None = None
-    """One of `not_found`, `not_permitted`, `not_recorded`, `timed_out`, `failed`; None if all went well."""
+    """One of `not_found`, `not_permitted`, `not_recorded`, `timed_out`, `failed`; None if the call succeeded."""
     message: str = ""
     help: str = ""
     source: str = ""
-    """Path of these bytes inside the bundle, once they are recorded."""
+    """Path of these bytes inside the bundle, once recorded."""
     file: str | None = None
     """For a reply in place: the file on this machine that holds the bytes; `data` is empty then."""
     kind: str | None = None
-    """Of a look: what the file is (`ddx_tools.model.files.kinds.Kind`), `text` or `other`."""
+    """For a look: the kind of file (`ddx_tools.model.files.kinds.FileKind`), `text` or `other`."""
     end: bytes | None = None
-    """Of a live look at a text that is longer: its last bytes."""
+    """For a live look at a longer text: its last bytes."""
 
     def checked(self) -> Reply:
-        """This reply, or the exception that its error stands for."""
+        """Return this reply, or raise the exception for its error."""
         if self.error is None:
             return self
         raise _ERRORS.get(self.error, HostError)(self.message, self.help)
 
 
 def error_reply(error: HostError) -> Reply:
-    """The reply that stands for an exception, so that a failure is recorded like any other answer."""
+    """The reply for an exception, so that a failure is recorded like any other answer."""
     kind = next((k for k, cls in _ERRORS.items() if type(error) is cls), "failed")
     return Reply(error=kind, message=error.message, help=error.help, rc=1)
 
 
 def _garbled(what: str) -> HostError:
-    """A recorded answer that is none: somebody changed the bundle, or it is damaged."""
-    return HostError(f"the {what} cannot be read: it is not what was recorded", "Capture the bundle again.")
+    """The error for an unparsable recorded answer: the bundle was modified or is damaged."""
+    return HostError(f"the {what} cannot be read: it has changed since it was recorded", "Capture the bundle again.")
 
 
 @dataclass(frozen=True)
 class AgentReply:
-    """What a rank agent answered: its JSON header and the payload behind it."""
+    """A rank agent's answer: its JSON header and the payload that follows."""
 
     header: dict[str, Any]
     payload: bytes
@@ -86,16 +86,16 @@ class AgentReply:
 
 @dataclass(frozen=True)
 class WalkedFile:
-    """A file that lies below a path, or the member of an archive."""
+    """A file below a path, or a member of an archive."""
 
     path: str
     size_bytes: int | None = None
     written_ns: int | None = None
-    """When it was last written to, in nanoseconds since the epoch."""
+    """The time of its last modification, in nanoseconds since the epoch."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Of a record on a page of the debug server: `host`, `only_active`."""
+    """For a record on a page of the debug server: `host`, `only_active`."""
     whole: bool = True
-    """Its end is there: what was packed could be unpacked."""
+    """Whether it is complete: it could be unpacked to its end."""
 
 
 @dataclass(frozen=True)
@@ -104,17 +104,17 @@ class Walk:
 
     files: list[WalkedFile]
     passed_over: list[str] = field(default_factory=list)
-    """What is no loss."""
+    """Skipped files that are no loss."""
     left_out: list[str] = field(default_factory=list)
-    """What may be one."""
+    """Skipped files that may be a loss."""
 
 
 UNKNOWN_HOST = "unknown"
-"""The host of files from the user: nothing says where they were written."""
+"""The host name for the user's files: it is unknown where they were written."""
 
 
 def ask_together(ask: Callable[[T], R], of: Sequence[T], at_once: int) -> Iterator[tuple[T, R | HostError]]:
-    """What each of some answers, or why it does not: asked side by side, told in their order."""
+    """Call `ask` on each item concurrently; yield results or errors in the order of the items."""
     from concurrent.futures import ThreadPoolExecutor
 
     def asked(one: T) -> R | HostError:
@@ -134,7 +134,7 @@ class Host(ABC):
 
     @cached_property
     def intakes(self) -> dict[tuple[str, ...], Any]:
-        """What was taken in of the files below some paths; see `ddx_tools.sources.intake`."""
+        """The cached intakes of files, by their paths; see `ddx_tools.sources.intake`."""
         return {}
 
     @abstractmethod
@@ -143,42 +143,42 @@ class Host(ABC):
 
     @abstractmethod
     def pause(self, seconds: float) -> None:
-        """Let time pass between two samples of a live job; a recorded host does not wait."""
+        """Wait between two samples of a live job; a recorded host does not wait."""
 
     def now(self) -> float:
-        """Wall clock of the host, seconds since the epoch."""
+        """The host's wall clock, in seconds since the epoch."""
         try:
             return float(self.answer(HostCall("now", "")).checked().data)
         except ValueError as error:
             raise _garbled("clock") from error
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 10.0, max_bytes: int = 4 << 20) -> Reply:
-        """Run a command (never through a shell). `rc` and stdout; stderr is the reply's message."""
+        """Run a command, never through a shell. The reply has `rc` and stdout; its message is stderr."""
         call = HostCall("run", json.dumps(list(argv)), {"timeout_s": timeout_s, "max_bytes": max_bytes})
         return self.answer(call).checked()
 
     def read(self, path: str, *, max_bytes: int = 8 << 20, tail: bool = False, suffix: str = "txt") -> Reply:
-        """The first (or, with `tail`, the last) `max_bytes` of a file."""
+        """Read the first (or, with `tail`, the last) `max_bytes` of a file."""
         options = {"max_bytes": max_bytes, "tail": tail}
         return self.answer(HostCall("read", path, options, suffix)).checked()
 
     def locate(self, path: str, *, max_bytes: int, suffix: str = "bin") -> Reply:
-        """A whole file left where it is: the reply names a file of this machine that holds its bytes.
+        """Locate a whole file without copying it: the reply names a file on this machine that holds its bytes.
 
-        A host that cannot do so answers with the bytes themselves. A larger file is refused (HostError).
+        A host that cannot do so answers with the bytes. A larger file is rejected (HostError).
         """
         options = {"max_bytes": max_bytes, "in_place": True}
         return self.answer(HostCall("read", path, options, suffix)).checked()
 
     def glob(self, pattern: str) -> list[str]:
-        """Paths that match a pattern (`**` crosses directories), sorted; at most 10,000."""
+        """The paths that match a pattern (`**` crosses directories), sorted, at most 10,000."""
         try:
             return [str(p) for p in json.loads(self.answer(HostCall("glob", pattern, suffix="json")).checked().data)]
         except (ValueError, TypeError) as error:
             raise _garbled("list of files") from error
 
     def walk(self, path: str) -> Walk:
-        """The regular files below a directory, at most 100,000, hidden ones left out; the path itself if it is one."""
+        """List the regular files below a directory (not hidden, at most 100,000), or a path that is a file."""
         try:
             found = json.loads(self.answer(HostCall("walk", path, suffix="json")).checked().data)
             files = [WalkedFile(str(name), size, written_ns) for name, size, written_ns in found["files"]]
@@ -187,11 +187,11 @@ class Host(ABC):
             raise _garbled("list of files") from error
 
     def look(self, path: str, *, max_bytes: int, end_bytes: int = 0) -> Reply:
-        """What a file is; of one that may be a text also its first `max_bytes` and, if it is longer, its end."""
+        """Identify a file; if it may be a text, also read its first `max_bytes` and, if it is longer, its end."""
         return self.answer(HostCall("look", path, {"max_bytes": max_bytes, "end_bytes": end_bytes}, "log")).checked()
 
     def unpack(self, path: str, *, named: bool) -> Walk:
-        """The files in an archive or a compressed file, which can be looked at and read by these paths from now on."""
+        """Unpack an archive or a compressed file; its members can then be read by the returned paths."""
         call = HostCall("unpack", path, {"named": named}, "json")
         try:
             found = json.loads(self.answer(call).checked().data)
@@ -204,7 +204,7 @@ class Host(ABC):
             raise _garbled("list of members") from error
 
     def files_below(self, path: str) -> list[str]:
-        """The paths that `walk` gives."""
+        """The paths of the files that `walk` lists."""
         return [file.path for file in self.walk(path).files]
 
     def processes(self) -> Reply:
@@ -212,7 +212,7 @@ class Host(ABC):
         return self.answer(HostCall("processes", "", suffix="json")).checked()
 
     def gpus(self) -> Reply:
-        """What NVML says of the GPUs, as JSON; see `sources.hosts.nvml`. NotFound: no library or no driver."""
+        """The GPUs according to NVML, as JSON; see `sources.hosts.nvml`. NotFound: no library or no driver."""
         return self.answer(HostCall("nvml", "", suffix="json")).checked()
 
     def interfaces(self) -> Reply:
@@ -220,9 +220,9 @@ class Host(ABC):
         return self.answer(HostCall("interfaces", "", suffix="json")).checked()
 
     def threads(self, pid: int, tids: Sequence[int] = ()) -> Reply:
-        """What the kernel says of a process's threads, as JSON; see `ddx_tools.sources.hosts.threads`.
+        """The kernel's state of a process's threads, as JSON; see `ddx_tools.sources.hosts.threads`.
 
-        With `tids` only these are read: reading one thread costs 0.1 ms, and a training process has dozens.
+        With `tids`, only these are read: one thread costs 0.1 ms, and a training process has dozens.
         """
         key = f"{pid}" + "".join(f" {tid}" for tid in tids)
         return self.answer(HostCall("threads", key, suffix="json")).checked()
@@ -244,7 +244,7 @@ class Host(ABC):
         return self.answer(HostCall("stack", key, {"timeout_s": timeout_s}, "json")).checked()
 
     def sample(self, pid: int, seconds: float) -> Reply:
-        """How often each stack of a process was seen: py-spy's collapsed stacks of all threads, idle ones too."""
+        """Sample a process's stacks for some seconds: py-spy's collapsed stacks of all threads, idle ones too."""
         call = HostCall("sample", f"{pid} {seconds:g}", {"timeout_s": 2 * seconds + 30})
         return self.answer(call).checked()
 
@@ -261,12 +261,12 @@ class Host(ABC):
             raise _garbled(f"answer of rank {rank}'s agent") from error
 
     def fetch(self, url: str, *, method: str = "GET", timeout_s: float = 8.0, max_bytes: int = 64 << 20) -> Reply:
-        """A request to a debug endpoint that the user named or the job announced (http, loopback or rank hosts)."""
+        """Request a debug endpoint that the user named or the job announced (http, loopback or rank hosts)."""
         return self.answer(
             HostCall("fetch", f"{method} {url}", {"timeout_s": timeout_s, "max_bytes": max_bytes})
         ).checked()
 
     def nccl_ras(self, address: str, *, timeout_s: float, max_bytes: int = 64 << 20) -> Reply:
-        """What NCCL's RAS at `HOST:PORT` reports of a job: JSON, or text of an old NCCL."""
+        """The report of NCCL's RAS at `HOST:PORT` on a job: JSON, or text from an old NCCL."""
         options = {"timeout_s": timeout_s, "max_bytes": max_bytes}
         return self.answer(HostCall("ras", address, options, "log")).checked()

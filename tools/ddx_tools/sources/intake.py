@@ -1,6 +1,6 @@
-"""What the user passed, taken in once: walked, unpacked, sniffed and read, for all probes that ask.
+"""Takes in the user's files once for all probes: walks, unpacks, identifies and reads them.
 
-A probe asks for the kinds of files it takes (`Intake.of`). What was not taken, was cut or could not be read stands in
+A probe asks for the kinds of files that it reads (`Intake.of`). Files that were left out, cut or unreadable are in
 `materials` with the reason.
 """
 
@@ -43,18 +43,18 @@ from ddx_tools.sources.material import Material, TextPart
 from ddx_tools.sources.raw import Raw, RawItem, Rows
 
 ALL_BYTES = 256 << 20
-"""Of all texts together: so much is kept in memory."""
+"""Limit on all texts together that are kept in memory."""
 _MOST_BYTES, _LEAST_BYTES = LONG_LOOK_BYTES, 16 << 10
-"""Of one text. What is longer is read where it lies."""
+"""Limits for one text; the rest of a longer text is read in place."""
 _MOST_FILE_BYTES = 1 << 40
 _MOST_SETTINGS = 500
-"""So many files are looked through for launch commands, which takes longest."""
+"""The number of files searched for launch commands, which takes longest."""
 _MOST_NOTES = 50
 _MOST_NAMED = 20
 _MOST_KEPT = 2_000
-"""Texts of whose lines some are kept."""
+"""The number of texts of which some lines are kept."""
 _WORKERS = 8
-"""On a shared file system most of the time goes into waiting for it."""
+"""On a shared file system, most of the time is spent waiting for it."""
 _WORTH_WORKERS = 64
 _TEXTS = (None, file_kinds.FileKind.TABLE, file_kinds.FileKind.HEADER)
 _READ_WHOLE = {
@@ -66,42 +66,42 @@ _READ_WHOLE = {
     TextKind.FINGERPRINTS,
     TextKind.SAMPLES,
 }
-"""Who takes these reads on where a text is longer than what was read of it, or says so."""
+"""Kinds whose reader continues beyond the part that was read, or reports the cut."""
 _WORDS: dict[str, tuple[str, str]] = {
     file_kinds.FileKind.DUMP: ("flight record", "flight records"),
-    file_kinds.FileKind.HEADER: ("side-car of a flight record", "side-cars of flight records"),
+    file_kinds.FileKind.HEADER: ("flight record side-car", "flight record side-cars"),
     file_kinds.FileKind.TRACE: ("profiler trace", "profiler traces"),
     file_kinds.FileKind.SNAPSHOT: ("memory snapshot", "memory snapshots"),
     file_kinds.FileKind.MEMORY: ("memory report", "memory reports"),
     TextKind.LOG: ("log", "logs"),
     TextKind.ERROR_FILE: ("error file", "error files"),
     TextKind.STACKS: ("stack dump", "stack dumps"),
-    TextKind.MACHINE: ("text of a machine", "texts of machines"),
+    TextKind.MACHINE: ("machine report", "machine reports"),
     TextKind.LAUNCH: ("environment or launch script", "environments or launch scripts"),
     TextKind.NOTE: ("note", "notes"),
     TextKind.PROGRAM: ("program", "programs"),
-    TextKind.FINGERPRINTS: ("file of fingerprints", "files of fingerprints"),
-    TextKind.SAMPLES: ("sample of stacks", "samples of stacks"),
+    TextKind.FINGERPRINTS: ("fingerprint file", "fingerprint files"),
+    TextKind.SAMPLES: ("stack sample", "stack samples"),
 }
-"""One of a kind, and several."""
+"""The singular and the plural."""
 _OTHER, _UNREAD = ("other file", "other files"), ("file that could not be read", "files that could not be read")
 
 
 class Intake:
-    """The files below some paths; see `intake_of`."""
+    """The files below some paths, with their kinds and texts; see `intake_of`."""
 
     def __init__(self, host: Host, paths: Sequence[str]) -> None:
         self.materials: list[Material] = []
         self.passed_over: list[str] = []
-        """Lines for a person: what is no loss."""
+        """Skipped files that are no loss, as lines for a person."""
         self.left_out: list[str] = []
-        """Lines for a person: what may be one."""
+        """Skipped files that may be a loss, as lines for a person."""
         self.host = host
         self._left = ALL_BYTES
         self._whole: dict[str, list[TextPart]] = {}
         self._kept: dict[tuple[str, str], KeptLines] = {}
         self._take([material for path in paths for material in self._walked(path)])
-        # In the order in which somebody named them: what is named later comes on top.
+        # In the order in which the user named them: later ones override earlier ones.
         tops = [path.rstrip("/") for path in paths]
         self.materials.sort(
             key=lambda found: (next((n for n, top in enumerate(tops) if found.path.startswith(top)), 0), found.path)
@@ -109,29 +109,29 @@ class Intake:
         self._sniff_further()
 
     def of(self, *kinds: str) -> list[Material]:
-        """The files that hold one of some kinds, by what was named and by path."""
+        """The files of any of these kinds, ordered by the user's arguments and by path."""
         return [material for material in self.materials if material.kinds.intersection(kinds)]
 
     @property
     def unread(self) -> list[Material]:
-        """Those that nobody could read."""
+        """The files that could not be read."""
         return [material for material in self.materials if material.error]
 
     def locate(self, material: Material, most_bytes: int, suffix_: str = "bin") -> Reply:
-        """A file left where it is. Raises HostError."""
+        """Locate a file without copying it. Raises HostError."""
         return self.host.locate(material.path, max_bytes=most_bytes, suffix=suffix_)
 
     def whole(self, text: Material) -> list[TextPart]:
-        """A text from its beginning to its end: a long one stays where it is. Raises HostError.
+        """A complete text; a long one is read in place. Raises HostError.
 
-        Of one of which a bundle kept no more, `why_not` says so, and the parts are its beginning and its end.
+        If a bundle kept only its beginning and its end, these are the parts, and `why_not` says so.
         """
         if text.path not in self._whole and not text.cut:
             self._whole[text.path] = [self._part(text.path, text.source, text.head)]
         elif text.path not in self._whole:
             replies = [self.locate(text, _MOST_FILE_BYTES, "log")]
             if replies[0].truncated:
-                text.why_not = "the bundle holds its beginning and its end only"
+                text.why_not = "the bundle has only its beginning and its end"
                 with suppress(NotRecorded):
                     replies.append(self.host.read(text.path, max_bytes=_MOST_FILE_BYTES, tail=True, suffix="log"))
             self._whole[text.path] = [
@@ -140,14 +140,14 @@ class Intake:
         return self._whole[text.path]
 
     def _part(self, path: str, source: str, data: bytes, file: str | None = None) -> TextPart:
-        """Bytes of a text, of whose lines those are kept that stand out."""
+        """A part of a text; its lines that stand out are kept."""
         kept = self._kept.setdefault((path, source), KeptLines())
         return TextPart(source, data, file, wanted_by=[kept])
 
     def read_lines(self) -> Iterator[str]:
-        """Pass over each text once, for all who want its lines so far; in the order in which they were passed in.
+        """Read each text once for all consumers registered so far, in the order in which the user passed them.
 
-        Yields lines for a person: what could no more be read.
+        Yields lines for a person about texts that could no longer be read.
         """
         for material in self.materials:
             for part in self._whole.get(material.path, ()):
@@ -157,19 +157,19 @@ class Intake:
                     with part.open() as stream:
                         part.reading = read_lines(stream, part.wanted_by)
                 except (OSError, HostError):  # renamed, removed or replaced since
-                    material.why_not = "it went away while it was read"
+                    material.why_not = "it disappeared while it was being read"
                     part.reading = read_lines(BytesIO(), part.wanted_by)
                     yield f"{material.path}: {material.why_not}."
                 part.wanted_by.clear()
 
     def beginning(self, text: Material, most_bytes: int) -> bytes:
-        """The first bytes of a text. Raises HostError."""
+        """Read the first bytes of a text. Raises HostError."""
         if not text.cut or len(text.head) >= most_bytes:
             return text.head[:most_bytes]
         return self.host.read(text.path, max_bytes=most_bytes, suffix="log").data
 
     def end(self, text: Material, most_bytes: int) -> bytes:
-        """The last bytes of a text. Raises HostError."""
+        """Read the last bytes of a text. Raises HostError."""
         if not text.cut:
             return text.head[-most_bytes:]
         if len(text.tail) >= most_bytes:
@@ -177,7 +177,7 @@ class Intake:
         return self.host.read(text.path, max_bytes=most_bytes, tail=True, suffix="log").data
 
     def _source(self, material: Material, reply: Reply) -> str:
-        """What evidence names: of files from the user, what they are opened by."""
+        """The source name for evidence: for the user's files, the path that opens them."""
         return material.path if self.host.name == UNKNOWN_HOST else reply.source or material.path
 
     # --- walking and opening
@@ -198,7 +198,7 @@ class Intake:
             archive.error, archive.why_not = error, error.message
             self.materials.append(archive)
             return []
-        # A compressed file is named by its own name, and a member of an archive by nobody.
+        # A compressed file counts as named by the user, a member of an archive does not.
         if not (
             archive.may_tell or is_due(archive.path) or suffix(archive.name) in PACKED
         ):  # data, such as a checkpoint
@@ -219,7 +219,7 @@ class Intake:
         ]
 
     def _take(self, found: list[Material], *, opening: bool = True) -> None:
-        """Look at each file, open the archives, and keep the rest."""
+        """Identify each file, open archives, and keep the rest."""
         found = list({material.path: material for material in found}.values())
         most = max(_LEAST_BYTES, min(_MOST_BYTES, self._left // (2 * max(1, len(found)))))
         packed: list[Material] = []
@@ -237,7 +237,7 @@ class Intake:
                 material.kinds.add(kind)
             if kind in _TEXTS and material.may_tell:
                 if not may_be_text(reply.data) or reply.kind == OTHER:
-                    material.why_not = "neither a text nor a record that is known"
+                    material.why_not = "neither a text nor a known record"
                     continue
                 material.head, material.cut, material.tail = reply.data, reply.truncated, reply.end or b""
                 cut += [material] if material.cut and reply.end is None else []
@@ -248,7 +248,7 @@ class Intake:
             self._take(self._unpacked(archive), opening=False)
 
     def _looks(self, found: list[Material], most: int) -> Iterator[Reply | None]:
-        """What each file begins with; None of one that cannot be read, and of one that nobody read at capture."""
+        """Yield a look at each file; None if it cannot be read or was not read at capture."""
 
         def look(material: Material) -> Reply | HostError:
             try:
@@ -263,7 +263,7 @@ class Intake:
                 if isinstance(reply, Reply):
                     yield reply
                     continue
-                # What is gone meanwhile, or was no file (a pipe, a socket), is none.
+                # A file that has disappeared, or was a pipe or a socket, is left out.
                 gone = isinstance(reply, NotFound) and not material.named
                 if not (gone or isinstance(reply, NotRecorded)):
                     material.error, material.why_not = reply, reply.message
@@ -271,7 +271,7 @@ class Intake:
                 yield None
 
     def _read_end(self, material: Material) -> None:
-        """Read the end of a text that is longer than its share, where a bundle has it as an answer of its own."""
+        """Read the end of a text that is longer than its share, if a bundle has the end as a separate answer."""
         try:
             material.tail = self.end(material, _end_bytes(material))
         except HostError as error:
@@ -283,14 +283,14 @@ class Intake:
     def _sniff_further(self) -> None:
         texts = []
         for material in self.materials:
-            # What a rank left beside its record can say of what it raised, and is nothing else.
+            # A rank's side-car beside its record can hold only the exception that it raised.
             if file_kinds.FileKind.HEADER not in material.kinds:
                 texts += [material] if material.head else []
             elif is_error_file(material.head):
                 material.kinds.add(TextKind.ERROR_FILE)
         for material in texts:
             material.kinds |= kinds_of_text(material.path, material.head, material.tail, named=material.named)
-        # Where a launch command can stand is looked up last in logs: there are so many.
+        # Logs are searched for launch commands last, since there are many.
         texts.sort(key=lambda material: is_log_name(material.path))
         for material in texts[:_MOST_SETTINGS]:
             if TextKind.FINGERPRINTS not in material.kinds:
@@ -307,7 +307,7 @@ class Intake:
     # --- what is reported about it
 
     def counts(self) -> str:
-        """`16 flight records, 1 log, 2 other files`: what was there to look at."""
+        """A summary of the files: `16 flight records, 1 log, 2 other files`."""
         seen = Counter({_WORDS[file_kinds.FileKind.DUMP]: 0, _WORDS[TextKind.LOG]: 0})
         for material in self.materials:
             kinds = {_WORDS[kind] for kind in material.kinds if kind in _WORDS}
@@ -316,7 +316,7 @@ class Intake:
         return ", ".join(f"{count} {one if count == 1 else several}" for (one, several), count in told)
 
     def note_gaps(self, raw: Raw, why: str) -> None:
-        """Tell a capture what could not be read or was left out; `why` that matters."""
+        """Add to a capture what could not be read or was left out; `why` says why that matters."""
         raw.keep.append(self)
         likely = [m for m in self.unread if m.may_tell or is_due(m.path)]
         for material in likely[:_MOST_NAMED]:
@@ -330,12 +330,12 @@ class Intake:
             raw.status = ProbeStatus.PARTIAL
 
     def gaps(self) -> list[Missing]:
-        """What of it was cut or left out."""
+        """The texts that were cut or left out, as gaps."""
         gaps = [f"{shown(m.path)}: {m.why_not}" for m in self.materials if m.cut and m.why_not]
         return [Missing(what=gap, why_it_matters=NOT_LOOKED_AT) for gap in [*gaps, *map(shown, self.left_out)]]
 
     def rows(self) -> Rows:
-        """Rows of `materials`, and of the lines of their texts that stand out."""
+        """The rows of `materials`, and of the kept lines of their texts."""
         for material in self.materials:
             if material.head and material.path not in self._whole and len(self._kept) < _MOST_KEPT:
                 kept = self._kept[material.path, material.source] = KeptLines()
@@ -348,26 +348,26 @@ class Intake:
 
 
 def read_lines_of(raw: Raw) -> None:
-    """Read the lines that a capture wants, and with them those that others want of the same files."""
+    """Read the lines that a capture wants, together with those that others want from the same files."""
     for taken in raw.keep:
         if isinstance(taken, Intake):
             raw.problems += taken.read_lines()
 
 
 def _end_bytes(material: Material) -> int:
-    """How much of the end of a text that is longer than its share may tell what it holds."""
+    """How many bytes of the end of a long text are used to identify it."""
     return LONG_LOOK_BYTES if material.named else LOOK_BYTES
 
 
 def _kind(reply: Reply) -> file_kinds.FileKind | None:
-    """What a look says that a file is; bundles of version 1 hold its bytes alone."""
+    """The kind of file that a look reports; in version 1 bundles it is derived from the bytes."""
     if reply.kind is None:
         return kind_of(reply.data[:HEAD_BYTES])
     return None if reply.kind in (TEXT, OTHER) else file_kinds.FileKind(reply.kind)
 
 
 def intake_of(host: Host, paths: Sequence[str]) -> Intake:
-    """The files below some paths: taken in when they are first asked for, for all who ask this host for the same."""
+    """The intake of some paths, made on the first request and shared by all later requests to this host."""
     key = tuple(paths)
     if key not in host.intakes:
         host.intakes[key] = Intake(host, paths)
@@ -376,10 +376,10 @@ def intake_of(host: Host, paths: Sequence[str]) -> Intake:
 
 
 def take_files(host: Host, raw: Raw, paths: Sequence[str], kinds: Mapping[str, str], most_bytes: int, why: str) -> None:
-    """Add the files of some kinds among files and directories to `raw`, each left where it lies; others are left alone.
+    """Add files of some kinds below the paths to `raw`, without copying them; other files are ignored.
 
-    `kinds` with the suffixes under which a bundle keeps them; the kind of an item is that of its file, its facts are
-    `path` and `rank` (by the name of the file). `why` it matters if one cannot be read.
+    `kinds` maps each kind to its suffix in a bundle. An item has the kind of its file, and the facts `path` and `rank`
+    (from the file name). `why` says why an unreadable file matters.
     """
     taken = intake_of(host, paths)
     taken.note_gaps(raw, why)

@@ -1,4 +1,4 @@
-"""Which job a target means; without a target, the one there is."""
+"""Finds the job that a target means; without a target, the only job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ddx_tools.sources.host import Host
 
 
 def job_on(host: Host, target: Sequence[str] = ()) -> Job:
-    """The job of a host that a target means, as `select_job` has it."""
+    """The job on a host that a target means; see `select_job`."""
     return select_job(find_jobs(json.loads(host.processes().data)), target)
 
 
 def select_job(jobs: Sequence[Job], target: Sequence[str] = ()) -> Job:
-    """The job that a target means; without a target the only one there is.
+    """Select the job that a target means; without a target, the only one.
 
-    Raises UsageError with what to type if there is none, or more than one.
+    Raises UsageError, which says what to type, if there is none or more than one.
     """
     if target:
         return _job_of_pid(jobs, target)
@@ -26,12 +26,13 @@ def select_job(jobs: Sequence[Job], target: Sequence[str] = ()) -> Job:
     if not running:
         raise UsageError(
             "No distributed PyTorch job was found on this host.",
-            "Looked for torchrun, torch.distributed.run, accelerate, deepspeed, mpirun, srun and Ray Train workers, "
+            "ddx looked for torchrun, torch.distributed.run, accelerate, deepspeed, mpirun, srun and Ray Train "
+            "workers, "
             "for processes with RANK and WORLD_SIZE in their environment, and for children of "
             "torch.multiprocessing.spawn that are connected to each other.\n"
             "If the job runs as another user: `sudo ddx why`. If it runs in a container: run ddx inside it, or on "
-            "the host as root.\nIf it has ended: `ddx why FILE…` with its logs. To start one under watch: "
-            "`ddx run -- torchrun …`.",
+            "the host as root.\nIf it has ended, give its logs: `ddx why FILE…`. To start a job under watch: `ddx run "
+            "-- torchrun …`.",
         )
     if len(running) > 1:
         lines = [f"  ddx why {_handle(job)}   # {_describe(job)}" for job in running]
@@ -47,7 +48,7 @@ def _job_of_pid(jobs: Sequence[Job], target: Sequence[str]) -> Job:
             known = "\n".join(f"  {_handle(job)}   # {_describe(job)}" for job in jobs)
             raise UsageError(
                 f"Process {pid} belongs to no distributed job that this user can see.",
-                f"Jobs on this host, each by a pid to name it:\n{known}"
+                f"Jobs on this host, each with a pid that selects it:\n{known}"
                 if jobs
                 else "No job was found at all: `ddx doctor`.",
             )
@@ -64,7 +65,7 @@ def _pid(text: str) -> int:
 
 
 def _handle(job: Job) -> int:
-    """A pid that names the job."""
+    """A pid that selects the job."""
     if job.member(job.root_pid) or not job.live:
         return job.root_pid
     return job.live[0].pid or job.root_pid

@@ -1,7 +1,7 @@
-"""What a brought file is: a record or an archive by its first bytes; a text by what stands in it, which can be several.
+"""Identifies the user's files: records and archives by their first bytes, texts by their content, of one or more kinds.
 
-The name decides where content could be either: a directory of a job holds source code, data and pages about other
-things. A file that somebody named himself is taken for what it holds, whatever it is called.
+The name decides only if the content is ambiguous: a job directory also contains source code, data and unrelated pages.
+A file that the user named explicitly is identified by its content, whatever its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddx_tools.model.files.suffixes import NO_LOG, NO_TEXT, PROGRAM, suffix
 
 
 class TextKind(StrEnum):
-    """What a text may hold; those of `ddx_tools.model.files.kinds` tell records and archives apart."""
+    """The kinds of text; `ddx_tools.model.files.kinds` has the kinds of records and archives."""
 
     LOG = "log"
     ERROR_FILE = "error file"
@@ -26,26 +26,26 @@ class TextKind(StrEnum):
     RAS = "nccl ras"
     STACKS = "stack dump"
     PROCESSES = "process text"
-    """What `ps` or /proc say of processes."""
+    """Output of `ps` or from /proc about processes."""
     MACHINE = "machine text"
     LAUNCH = "launch"
-    """An environment, a launch script, or a log in which a launch command stands."""
+    """An environment, a launch script, or a log that contains a launch command."""
     MESH = "mesh settings"
     NOTE = "note"
     PROGRAM = "program"
     FINGERPRINTS = "fingerprints"
-    """Of the tensors of a rank: payloads/site/ddx_consistency.py."""
+    """Fingerprints of a rank's tensors: payloads/site/ddx_consistency.py."""
     SAMPLES = "stack samples"
-    """How often each stack of a process was seen: `py-spy record --format raw`."""
+    """Sampled stacks of a process with counts: `py-spy record --format raw`."""
 
 
 Recogniser = Callable[[str, bytes], object]
-"""Says, by a file's name and the beginning of its text, whether a probe can read it; see `recognise`."""
+"""Decides from a file's name and the beginning of its text whether a probe can read it; see `recognise`."""
 _RECOGNISERS: dict[str, Recogniser] = {}
 
 
 def recognise(kind: str, recogniser: Recogniser) -> None:
-    """Have texts of a kind recognised by the probe that reads them. The registry of probes calls it for each."""
+    """Register a probe's recogniser for a kind of text; the probe registry calls this for each probe."""
     _RECOGNISERS[kind] = recogniser
 
 
@@ -54,19 +54,19 @@ def _recognised(kind: TextKind, path: str, text: bytes) -> bool:
 
 
 TEXT, OTHER = "text", "other"
-"""What a file is that is no record and no archive."""
+"""The kind of a file that is neither a record nor an archive."""
 LAUNCH_BYTES = 256 << 10
 _LAUNCH_BYTES_OF_LOG = 64 << 10
-"""Of a log the beginning, where the launch command stands."""
+"""The beginning of a log that is searched for the launch command."""
 NOTE_BYTES = 256 << 10
 STACK_BYTES = 8 << 20
 PROCESS_BYTES = 64 << 10
-"""Texts that are longer are logs, not what somebody pasted of a process."""
+"""Longer texts are logs, not pasted process lists."""
 _ERROR_FILE_BYTES = 1 << 20
 LOOK_BYTES = 64 << 10
-"""So much of the beginning and the end of a file tells whether NCCL or a tool of a machine wrote into it;"""
+"""How much of a file's beginning and end is read to see whether NCCL or a system tool wrote to it;"""
 LONG_LOOK_BYTES = 4 << 20
-"""so much of a file that somebody named himself."""
+"""the same for a file that the user named explicitly."""
 _NOT_ABOUT_LAUNCHING = NO_TEXT | {".csv", ".jsonl", ".toml"}
 _LOG_NAME = re.compile(r"\.(?:log|out|err|stderr|stdout)(?:\.\d+)?$|(?:^|/)(?:stdout|stderr)[^/]*$", re.I)
 _SETTING = re.compile(
@@ -80,34 +80,34 @@ _NAMED_AS_NOTE = re.compile(
 _WRITTEN_BY_HAND = re.compile(r"\.(?:md|markdown|rst|txt)$", re.I)
 _PACKED_SUFFIX = re.compile(r"\.(?:gz|zst|zstd|xz|bz2)$", re.I)
 _NOTES_DEEP = 2
-"""A project's pages deeper down are not about us."""
+"""Pages deeper in a project are not about the job."""
 _FINGERPRINTS = b'{"ddx": "consistency/'
 _ENVIRON = re.compile(rb"[A-Za-z_]\w*=[^\0]*\0")
 
 
 def plain_name(path: str) -> str:
-    """The name of a file as if it had never been packed: what it is called says what it may be."""
+    """The file name without the suffixes of compression."""
     return _PACKED_SUFFIX.sub("", as_folders(path))
 
 
 def may_be_text(head: bytes) -> bool:
-    """Whether a file that begins like this can be a text: NULs stand in UTF-16, in environments, in holes."""
+    """Whether a file with this beginning can be a text; NULs may occur in UTF-16, in environments, in holes."""
     head = head[:HEAD_BYTES]
     return b"\0" not in head.strip(b"\0") or bool(encoding_of(head)) or _ENVIRON.match(head) is not None
 
 
 def is_log_name(path: str) -> bool:
-    """Whether a file is called as logs are."""
+    """Whether a file's name is typical of a log."""
     return _LOG_NAME.search(plain_name(path)) is not None
 
 
 def launch_text(path: str, data: bytes) -> bytes:
-    """What of a text is looked through for environments and launch commands."""
+    """The part of a text that is searched for environments and launch commands."""
     return without_colours(data[: _LAUNCH_BYTES_OF_LOG if is_log_name(path) else LAUNCH_BYTES])
 
 
 def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[TextKind]:
-    """What a text holds, but for what takes long to tell: see `settings_in` and `is_note`."""
+    """The kinds of a text, except those that are slow to detect: see `settings_in` and `is_note`."""
     from ddx_tools.parsers.launch.process_table import parse_process_text
     from ddx_tools.parsers.logs.log_lines import is_text_log
     from ddx_tools.parsers.nccl.nccl_ras import is_ras
@@ -124,7 +124,7 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Te
     found: set[TextKind] = set()
     if named or name not in NO_LOG:
         content = head.lstrip(b"\0")
-        if not content or content.lstrip()[:1] in (b"{", b"["):  # a hole, or JSON, which its end tells
+        if not content or content.lstrip()[:1] in (b"{", b"["):  # a hole, or JSON, which is identified by its end
             content += tail.lstrip(b"\0")
         if is_error_file(content):
             found.add(TextKind.ERROR_FILE)
@@ -151,7 +151,7 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Te
 
 
 def is_error_file(text: bytes) -> bool:
-    """Whether a text is what a rank wrote when it raised."""
+    """Whether a text is the error file that a rank wrote when it raised."""
     from ddx_tools.parsers.python.error_file import parse_error_file
 
     return len(text) <= _ERROR_FILE_BYTES and parse_error_file(text) is not None
@@ -167,7 +167,7 @@ def _holds_nccl(head: bytes, tail: bytes, *, named: bool) -> bool:
 
 
 def settings_in(path: str, head: bytes, *, named: bool) -> set[TextKind]:
-    """Whether a text says something of environments, launch commands or a mesh. Takes tens of milliseconds."""
+    """The kinds of settings in a text: environments, launch commands or a mesh. Takes tens of milliseconds."""
     name = plain_name(path)
     text = launch_text(path, head)
     found: set[TextKind] = set()
@@ -179,12 +179,12 @@ def settings_in(path: str, head: bytes, *, named: bool) -> set[TextKind]:
 
 
 def is_named_note(path: str) -> bool:
-    """Whether the name of a file says that it is a note."""
+    """Whether a file's name says that it is a note."""
     return _NAMED_AS_NOTE.search(PurePosixPath(plain_name(path)).stem) is not None
 
 
 def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
-    """Whether a person wrote it about the job; `depth`: in how many directories below what was named it lies."""
+    """Whether a text is a person's note about the job; `depth` is the number of directories below the named path."""
     from ddx_tools.knowledge.prose import is_note as is_prose
     from ddx_tools.parsers.logs.log_lines import is_text_log
 

@@ -1,4 +1,4 @@
-"""A file as the user passed it, and the bytes of a text."""
+"""A file from the user, and the bytes of a text."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from ddx_tools.sources.kinds import plain_name
 from ddx_tools.sources.regular_files import open_regular
 
 _PROGRAMS_DEEP, _PROGRAM_BYTES = 1, 64 << 10
-"""A short program that lies beside the logs may be the job's; what is deeper is a library, or a whole project."""
+"""A short program beside the logs may be the job's; one further down belongs to a library or a whole project."""
 
 
 @dataclass
 class Material:
-    """A file as it was passed in, or a member of an archive."""
+    """A file from the user, or a member of an archive."""
 
     path: str
-    """What it is called, and opened by: `/data/job.tar!logs/rank3.log`."""
+    """Its name, which also opens it: `/data/job.tar!logs/rank3.log`."""
     named: bool = False
-    """Somebody named it himself."""
+    """Whether the user named it explicitly."""
     depth: int = 0
-    """In how many directories below what was named it lies."""
+    """The number of directories between it and the named path."""
     size_bytes: int | None = None
     written_ns: int | None = None
     kinds: set[str] = field(default_factory=set)
-    """Of `Kind`, and of `ddx_tools.model.files.kinds.Kind`."""
+    """Kinds of `TextKind` and of `ddx_tools.model.files.kinds.FileKind`."""
     head: bytes = b""
-    """Of a text: all of it or, if it is `cut`, its beginning. Of other files as much as tells their kind."""
+    """For a text, all of it or, if it is `cut`, its beginning. For other files, enough to identify them."""
     tail: bytes = b""
-    """Of a text that is cut: its end, as much as tells what it holds."""
+    """For a cut text, enough of its end to identify it."""
     cut: bool = False
     damaged: bool = False
-    """Its end is not known: what was packed could not be unpacked as far as that."""
+    """Whether its end is unknown because it could not be unpacked that far."""
     source: str = ""
-    """What evidence names."""
+    """Its name in evidence."""
     why_not: str | None = None
-    """Why it was not read, or not whole; in words."""
+    """Why it was not read, or not completely, in words."""
     error: HostError | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        """The path for whoever reads names: archives as folders, without what packing added."""
+        """The path for recognising names: archives appear as folders, without suffixes of compression."""
         return plain_name(self.path)
 
     @property
     def may_tell(self) -> bool:
-        """It may be a text about the job: nobody reads data and programs, unless one is named."""
+        """Whether it may be a text about the job; data and programs are not read unless named."""
         if self.named or suffix(self.name) not in NO_TEXT:
             return True
         return (
@@ -63,17 +63,17 @@ class Material:
 
 @dataclass(eq=False)
 class TextPart:
-    """Bytes of a text: all of them or, of one of which a bundle kept no more, its beginning or its end."""
+    """A part of a text: all of it or, if a bundle kept no more, its beginning or its end."""
 
     source: str
     data: bytes
     file: str | None = None
-    """The file on this machine that holds the bytes, where they are not carried along."""
+    """The file on this machine that holds the bytes, if they are not in memory."""
     wanted_by: list[Consumer] = field(default_factory=list)
-    """Those who are to be given its lines."""
+    """The consumers that receive its lines."""
     reading: LinesRead | None = None
-    """How far its lines were read."""
+    """The state of reading its lines."""
 
     def open(self) -> BinaryIO:
-        """The bytes as a stream. Raises OSError."""
+        """Open the bytes as a stream. Raises OSError."""
         return io.BytesIO(self.data) if self.file is None else io.BufferedReader(open_regular(Path(self.file)))

@@ -1,4 +1,4 @@
-"""A bundle as one file, `.tar.zst`: written without names of people, unpacked within limits."""
+"""Packs a bundle into one file, `.tar.zst`, without names of people, and unpacks it within limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNPACKED_LIMIT_FILES = 200_000
 
 
 def begins_as_a_bundle(archive: Path) -> bool:
-    """Whether a packed archive holds a manifest first. One that cannot be read that far counts as a damaged bundle."""
+    """Whether a packed archive begins with a manifest. One that cannot be read that far counts as a damaged bundle."""
     try:
         with (
             archive.open("rb") as stream,
@@ -36,14 +36,13 @@ def begins_as_a_bundle(archive: Path) -> bool:
 
 
 class NameTaken(UsageError):
-    """A bundle of that name is there already."""
+    """A bundle of that name already exists."""
 
 
 def pack(directory: Path, target: Path) -> None:
-    """Write a bundle directory as `.tar.zst`, whole or not at all.
+    """Write a bundle directory as `.tar.zst`, completely or not at all.
 
-    Raises NameTaken where there is a file of that name, whoever wrote it meanwhile, and UsageError where none can be
-    written.
+    Raises NameTaken if a file of that name exists, even one written meanwhile, and UsageError if it cannot be written.
     """
     try:
         with (
@@ -53,20 +52,20 @@ def pack(directory: Path, target: Path) -> None:
         ):
             archive.add(directory, arcname=".", filter=_anonymous)
     except FileExistsError as error:
-        raise NameTaken(f"{target} is there already", "Name another place, or replace it: --force") from error
+        raise NameTaken(f"{target} already exists", "Use another name, or replace it: --force") from error
     except OSError as error:
         raise not_writable(target, error) from error
 
 
 @contextmanager
 def _named_at_the_end(target: Path) -> Iterator[BinaryIO]:
-    """A file without a name until all is written: a process that is killed leaves no half.
+    """Yield a file that gets its name only when complete, so that a killed process leaves no partial file.
 
-    Raises FileExistsError where the name is taken, of two that write at a time for the second.
+    Raises FileExistsError if the name is taken; of two concurrent writers, the second one gets it.
     """
     try:
         number = os.open(target.parent, os.O_TMPFILE | os.O_WRONLY, 0o666)
-    except (AttributeError, OSError):  # not Linux, or a file system that cannot
+    except (AttributeError, OSError):  # not Linux, or a file system without support
         try:
             with target.open("xb") as out:
                 yield out
@@ -84,10 +83,10 @@ def _named_at_the_end(target: Path) -> Iterator[BinaryIO]:
 
 
 def not_writable(target: Path, error: OSError) -> UsageError:
-    """What is said where a bundle cannot be written."""
+    """The error for a bundle that cannot be written."""
     return UsageError(
         f"the bundle cannot be written to {target}: {(error.strerror or str(error)).lower()}",
-        "Name a new directory, or a file ending in .tar.zst, at a place that you may write to.",
+        "Name a new directory, or a file ending in .tar.zst, in a place that you may write to.",
     )
 
 
@@ -98,7 +97,7 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def unpack(archive: Path, directory: Path) -> None:
-    """Unpack a bundle with limits: regular files inside the directory only, bounded in bytes and number.
+    """Unpack a bundle within limits: only regular files inside the directory, bounded in bytes and number.
 
     Raises UnreadableInput.
     """
@@ -110,12 +109,12 @@ def unpack(archive: Path, directory: Path) -> None:
                 raise EOFError("it is cut off")
     except (tarfile.TarError, zstandard.ZstdError, OSError, EOFError, ValueError) as error:
         raise UnreadableInput(
-            f"{archive} is not a readable bundle: {error}", "Copy it again: it may have been cut off on its way."
+            f"{archive} is not a readable bundle: {error}", "Copy it again: it may have been truncated in transfer."
         ) from error
 
 
 class _Tail(io.BufferedIOBase):
-    """Remembers the last block read. A tar archive ends in zeros; zstd and tarfile both pass over one that does not."""
+    """Remembers the last block read. A tar archive ends in zeros; zstd and tarfile both accept one that does not."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__()
@@ -123,7 +122,7 @@ class _Tail(io.BufferedIOBase):
         self.last = b""
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next bytes of the stream."""
+        """Read the next bytes of the stream."""
         data = self._stream.read(-1 if size is None else size)
         self.last = (self.last + data)[-tarfile.BLOCKSIZE :]
         return data
@@ -138,5 +137,5 @@ def _extract(stream: _Tail, directory: Path) -> None:
             if size > _UNPACKED_LIMIT_BYTES or files > _UNPACKED_LIMIT_FILES:
                 raise UnreadableInput("the bundle unpacks to more than 4 GiB or 200,000 files; it was not read")
             if member.isfile() or member.isdir():
-                # Owners and times of files tell nothing here: the journal says what was on the host.
+                # Owners and times of the files mean nothing here: the journal records the host's.
                 archive.extract(member, directory, set_attrs=False, filter="data")

@@ -1,4 +1,4 @@
-"""What one capture got from one host, and the rows that become of it."""
+"""The result of one capture on one host, and the rows made from it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from ddx_tools.sources.host import UNKNOWN_HOST
 
 @dataclass(frozen=True)
 class RawItem:
-    """A piece of raw material: bytes, what they are, and where they lie in the bundle."""
+    """A piece of raw material: its bytes, their kind, and their path in the bundle."""
 
     kind: str
-    """What the bytes are, in the probe's own words (`stack`, `threads`, `source`, `dump`, `log`)."""
+    """The kind of the bytes, in the probe's terms (`stack`, `threads`, `source`, `dump`, `log`)."""
     data: bytes
     source: str
-    """Path inside the bundle: what evidence points at."""
+    """Path inside the bundle, used in evidence."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the capture knew about it: rank, pid, snapshot, path, truncated, …"""
+    """Facts known at capture: rank, pid, snapshot, path, truncated, …"""
     file: str | None = None
-    """The file on this machine that holds the bytes, where they are not carried along: `data` is empty then."""
+    """The file on this machine that holds the bytes, if they are not in memory; `data` is then empty."""
 
 
 @dataclass
 class Raw:
-    """What one capture brought home from one host, and what it could not get."""
+    """The items that one capture got from one host, and what it could not get."""
 
     host: str
     items: list[RawItem] = field(default_factory=list)
     searched: list[str] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    """Failures in words: what, why, what to type. One failing rank never costs the others."""
+    """Failures in words: what, why, what to type. A failure on one rank does not affect the others."""
     status: ProbeStatus = ProbeStatus.OK
     keep: list[object] = field(default_factory=list)
-    """What has to live until rows are made of the items: files that came out of archives go with their owner."""
+    """Objects that must live until the items are parsed: unpacked files are deleted with their owner."""
 
     def failed(self, what: str, error: HostError, why_it_matters: str) -> None:
-        """Note, once, something that could not be read; the probe goes on with the rest."""
+        """Record, once, something that could not be read; the probe continues with the rest."""
         self.status = ProbeStatus.PARTIAL
         if any(known.what.startswith(f"{what}: ") for known in self.missing):
             return
@@ -50,7 +50,7 @@ class Raw:
 
     @property
     def known_host(self) -> str | None:
-        """The host, for rows; None of material from the user."""
+        """The host name for rows; None for the user's files."""
         return None if self.host == UNKNOWN_HOST else self.host
 
     def of(self, kind: str) -> list[RawItem]:
@@ -59,15 +59,15 @@ class Raw:
 
 
 Rows = dict[str, list[dict[str, Any]]]
-"""Rows by table of `schema.sql`. Columns that a row leaves out are NULL: nothing is guessed."""
+"""Rows by table of `schema.sql`. Missing columns are NULL: nothing is guessed."""
 
 
 Batches = Iterable[tuple[str, Any]]
-"""Rows as they come: (table, Arrow table with its columns or some of them; or dictionaries, where they are few)."""
+"""Rows in batches: (table, Arrow table with some or all of its columns, or dictionaries if they are few)."""
 
 
 def merge_rows(parts: Iterable[Rows]) -> Rows:
-    """Rows of several captures, table by table, in order."""
+    """Merge the rows of several captures, table by table, in order."""
     merged: Rows = {}
     for part in parts:
         for table, rows in part.items():

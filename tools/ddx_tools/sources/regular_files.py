@@ -1,4 +1,4 @@
-"""Files that others may swap while they are opened: for a pipe, on which one waits for ever, or for somebody else's."""
+"""Opens files safely even if others swap them meanwhile, for a pipe that blocks forever or for another user's file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ddx_tools.model.errors import NotFound, NotPermitted
 
 
 def open_regular(path: Path, below: Sequence[Path] = ()) -> FileIO:
-    """A regular file, opened for reading without a buffer. Raises OSError, NotFound for what is no regular file.
+    """Open a regular file for reading, unbuffered. Raises OSError, or NotFound if it is not a regular file.
 
-    If there are directories given, NotPermitted for a file that lies in none of them: what counts is where the file
-    that was opened lies, not where a link leads at another moment.
+    With `below`, raises NotPermitted for a file outside these directories; this checks the file actually opened, not
+    where a link leads at another moment.
     """
-    if not stat.S_ISREG(path.stat().st_mode):  # opening a device can do things
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a device can have side effects
         raise NotFound(f"{path}: not a regular file", "")
     opened = FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "r")
     try:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             raise NotFound(f"{path}: not a regular file", "")
         if below and not any(_place(opened, path).is_relative_to(folder) for folder in below):
-            raise NotPermitted(f"{path}: a link that leads out of what this server may read", "")
+            raise NotPermitted(f"{path}: a link that leads outside what this server may read", "")
     except BaseException:
         opened.close()
         raise

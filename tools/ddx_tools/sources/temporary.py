@@ -1,4 +1,4 @@
-"""Temporary evidence: in directories that name the process they belong to: what it left is found and removed."""
+"""Temporary evidence, in directories named after their process, so that leftovers are found and removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OURS = re.compile(r"ddx-[a-z]+-(\d{1,10})-(\d{1,20})-")
 
 
 class _Directory(tempfile.TemporaryDirectory[str]):
-    """Goes as a whole, also where a signal ends the command while it goes."""
+    """Is removed completely, even if a signal ends the command meanwhile."""
 
     def cleanup(self) -> None:
         try:
@@ -28,11 +28,11 @@ class _Directory(tempfile.TemporaryDirectory[str]):
 
 
 def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
-    """A directory (mode 0700) that goes with its context; those of processes that were killed are removed first.
+    """Create a directory (mode 0700) that is removed with its context; first removes those of killed processes.
 
-    `purpose`: one word in small letters, for whoever finds it.
+    `purpose` is one lower-case word, for people who find the directory.
     """
-    with _undisturbed():  # what tempfile tries out, and a directory that nobody owns yet, would stay
+    with _undisturbed():  # otherwise tempfile's test file, or a directory without an owner yet, would stay
         place = tempfile.gettempdir()
         directory = _Directory(prefix=prefix_of(purpose))
     _remove_left_behind(Path(place))
@@ -40,12 +40,12 @@ def temporary_directory(purpose: str) -> tempfile.TemporaryDirectory[str]:
 
 
 def prefix_of(purpose: str) -> str:
-    """What the name of a directory of this process begins with."""
+    """The prefix of this process's directory names."""
     return f"ddx-{purpose}-{os.getpid()}-{_numbering()}-"
 
 
 def _numbering() -> int:
-    """Among whom a pid means anything: containers and hosts that share a directory count their processes apart."""
+    """The pid namespace: containers and hosts that share a directory number their processes separately."""
     space = ""
     with suppress(OSError):  # not Linux
         space = str(Path("/proc/self/ns/pid").readlink())
@@ -54,7 +54,7 @@ def _numbering() -> int:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Signals that end a command wait until then."""
+    """Delay signals that end a command until the end of the block."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
     try:
         yield
@@ -69,14 +69,14 @@ def _remove_left_behind(place: Path) -> None:
             owner = _OURS.match(entry.name)
             is_here = owner and int(owner[2]) == here
             if owner and is_here and _is_gone(int(owner[1])) and entry.is_dir(follow_symlinks=False):
-                # Of another user's, the sticky directory keeps us from removing anything.
+                # The sticky bit keeps us from removing another user's directories.
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _is_gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # a number that no process can have: somebody else's idea of a name
+    except (ProcessLookupError, OverflowError):  # a number that no process can have: not one of our names
         return True
     except OSError:
         return False

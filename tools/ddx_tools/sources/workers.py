@@ -1,10 +1,10 @@
-"""Processes that decode flight records and memory snapshots: this interpreter once more, with the decoder alone.
+"""Processes that decode flight records and memory snapshots: this interpreter again, with only the decoder.
 
-`multiprocessing` would import the asking program in each of them (a command line, a server, somebody's script without
-a guard), or fork it while its threads hold locks. These read pieces from their standard input and write results to
-their standard output, and end when their input does: with the asking process, however that ends.
+`multiprocessing` would import the calling program in each of them (a command line, a server, a script without a main
+guard), or fork it while its threads hold locks. These workers read pieces from standard input, write results to
+standard output, and end when their input closes, however the calling process ends.
 
-One that has nothing to do is kept for who asks next.
+An idle worker is kept for the next caller.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from ddx_tools.sources import worker_process as serving
 
 _MAX_PROCESSES = 16
 _PIPE_BYTES = 1 << 20
-"""What an ordinary user may have on Linux; no system call for each 64 KiB of a result."""
+"""The maximum for an ordinary user on Linux; it avoids a system call per 64 KiB of a result."""
 _LEAST_CPU_S = 3
 _BYTES_A_CPU_S = 1 << 20
-"""A tenth of what is decoded in a second."""
+"""A tenth of what is decoded per second."""
 _LONGEST_REASON = 200
 
 _ENVIRONMENT = ("PYTHON", "HOME", "LANG", "LC_", "LD_", "DYLD_", "DDX_")
-"""What begins so is handed down. One that inherits RANK, say, would look like a rank to whoever looks at processes."""
+"""Prefixes of inherited variables. A worker that inherits RANK, say, would look like a rank in the process table."""
 
 _Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
 _Process = subprocess.Popen[bytes]
 _kept: dict[int, _Process] = {}
-"""Of this process, by its pid: one that was forked from it has none."""
+"""The idle worker of each process, by pid: a forked child has none."""
 
 
 class WorkerEnded(Exception):
-    """A process ended before it gave its result; the text says why."""
+    """A process ended before it returned its result; the message says why."""
 
 
 class WorkerNotStarted(WorkerEnded):
-    """No process could be started, or it ended before it took any work: nothing was learnt of the material."""
+    """No process could be started, or it ended before taking any work, so nothing is known about the material."""
 
 
 class Workers:
-    """Some processes that decode pieces, each started when it is needed."""
+    """A pool of processes that decode pieces, each started when needed."""
 
     def __init__(self, count: int) -> None:
         self._threads = ThreadPoolExecutor(count)
@@ -61,7 +61,7 @@ class Workers:
         self._closed = False
 
     def submit(self, work: Callable[[_Given], _Result], given: _Given, size_bytes: int) -> Future[_Result]:
-        """Hand a function of a module over, with what it decodes and how many bytes that is.
+        """Run a module-level function on `given`, of `size_bytes`, in a worker; return a future.
 
         The future raises `WorkerEnded` if its process ends meanwhile or none starts.
         """
@@ -69,7 +69,7 @@ class Workers:
         return self._threads.submit(self.do, work, given, cpu_s, serving.MOST_BYTES)
 
     def close(self) -> None:
-        """End the processes, whatever they do, but for an idle one."""
+        """End the processes, even busy ones, except one idle process."""
         with self._lock:
             self._closed = True
             for process in self._busy:
@@ -80,7 +80,7 @@ class Workers:
                 _end(process)
 
     def do(self, work: Callable[[_Given], _Result], given: _Given, cpu_s: int, most_bytes: int) -> _Result:
-        """Have a function of a module called in a process, with so much CPU time and address space. Raises as above."""
+        """Call a module-level function in a process with limited CPU time and address space. Raises like `submit`."""
         process, is_new = self._taken()
         try:
             if is_new:
@@ -95,7 +95,7 @@ class Workers:
         return result
 
     def _taken(self) -> tuple[_Process, bool]:
-        """An idle process or, if there is none, a new one; whether it is new."""
+        """An idle process, or else a new one, and whether it is new."""
         with self._lock:
             if self._closed:
                 raise WorkerEnded("nobody waits for it any more")
@@ -111,7 +111,7 @@ class Workers:
 
 @contextmanager
 def workers(count: int) -> Iterator[Workers]:
-    """Processes for the time of a block, at most so many."""
+    """Yield a pool of at most `count` processes for the block."""
     some = Workers(count)
     try:
         yield some
@@ -120,7 +120,7 @@ def workers(count: int) -> Iterator[Workers]:
 
 
 def worker_count() -> int:
-    """As many processes as this one may use CPUs, within reason."""
+    """The number of CPUs that this process may use, up to a limit."""
     cpus = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(cpus, _MAX_PROCESSES)
 
@@ -149,11 +149,11 @@ def _wait_until_ready(process: _Process) -> None:
 
 
 def _not_started(reason: str) -> str:
-    return f"the process that reads such files did not start ({reason}). The files are not to blame: nobody read them"
+    return f"the process that reads such files did not start ({reason}). The files themselves were not read"
 
 
 def _end(process: _Process) -> int:
-    """End a process; its exit status, below 0 for a signal."""
+    """End a process; return its exit status, negative for a signal."""
     process.kill()
     process.communicate()
     return process.returncode
@@ -167,8 +167,8 @@ def _end_kept() -> None:
 
 def _why(status: int) -> str:
     if status == -signal.SIGXCPU:
-        return "it takes more CPU time than such a file can need"
+        return "it takes more CPU time than such a file should need"
     if status == -signal.SIGKILL:
-        return "a process that read it was killed, perhaps for lack of memory (dmesg tells)"
+        return "a process that read it was killed, perhaps because memory ran out (see dmesg)"
     ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
-    return f"it ended the process that read it ({ended}): it is damaged, or made to do so"
+    return f"it ended the process that read it ({ended}): it is damaged or malicious"

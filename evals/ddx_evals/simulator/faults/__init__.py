@@ -1,4 +1,4 @@
-"""The faults, by kind. Each changes the programs of a draft and says what is true of that by construction."""
+"""The faults, by kind. Each changes the programs of a draft and states the resulting truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that stay away: stuck outside of any collective, dead, gone, or with a GPU that hangs."""
+"""Absent ranks: stuck outside any collective, dead, gone, or with a hung GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STUCK_ELSEWHERE = (
     "graph-recompile-divergence",
     "rank-exited-early",
 )
-"""All that looks alike in records: the rank issues nothing more, and nothing of it is pending."""
+"""Causes that look the same in records: the rank issues nothing more, and nothing of it is pending."""
 
 GONE = ("rank-crashed", "host-oom-killed", "rank-exited-early", "gil-held", "process-stopped")
 GPU = ("gpu-hung", "gpu-kernel-fault", "gpu-fell-off-bus", "gpu-memory-error")
@@ -27,20 +27,20 @@ NETWORK = ("ib-link-fault", "ib-retry-exceeded", "packet-loss", "nvlink-fault", 
 
 
 def rank_stalled(draft: Draft) -> Injection | None:
-    """The CPU of a rank, or of all ranks of a host, is stuck before some operation."""
+    """The CPU of a rank, or of all ranks on a host, is stuck before an operation."""
     stopped = _stop(draft)
     return Injection(stopped, STUCK_ELSEWHERE, f"The CPU of ranks {stopped} never gets to their next operation.")
 
 
 def rank_dead(draft: Draft) -> Injection | None:
-    """A process, or all of a host, is gone and leaves no dump."""
+    """A process, or all processes of a host, is gone and leaves no dump."""
     stopped = _stop(draft)
     causes = (*GONE, *STUCK_ELSEWHERE)
     return Injection(stopped, causes, f"Ranks {stopped} died and left no dump.", dead=frozenset(stopped))
 
 
 def rank_exited_early(draft: Draft) -> Injection | None:
-    """A rank has fewer batches: it did all it had to do, and dumps."""
+    """A rank has fewer batches: it finishes its work and writes a dump."""
     rank = draft.some_rank()
     del draft.programs[rank][draft.begins[rank][draft.some_step()] :]
     causes = ("uneven-data", "rank-exited-early", *STUCK_ELSEWHERE)
@@ -48,7 +48,7 @@ def rank_exited_early(draft: Draft) -> Injection | None:
 
 
 def frozen_completion(draft: Draft) -> Injection | None:
-    """A rank's device fails: peers completed with it what it does not know to be complete, and it goes no further."""
+    """A rank's device fails: peers complete operations with it that it does not notice as complete, and it stops."""
     rank = draft.some_rank()
     places = list(draft.collectives(rank))
     if not places:
@@ -78,7 +78,7 @@ def gpu_stuck(draft: Draft) -> Injection | None:
 
 
 def kernel_hang(draft: Draft) -> Injection | None:
-    """All members run a collective's kernel and none ends: the network."""
+    """All members run a collective's kernel and none ends, because of the network."""
     rank = draft.some_rank()
     places = list(draft.collectives(rank))
     if not places:
@@ -97,7 +97,7 @@ def kernel_hang(draft: Draft) -> Injection | None:
 
 
 def _stop(draft: Draft) -> tuple[int, ...]:
-    """Stop one rank anywhere in a step, or all ranks of a host at the begin of one."""
+    """Stop one rank anywhere in a step, or all ranks of a host at the beginning of one; return them."""
     hosts = draft.mesh.world_size // RANKS_A_HOST
     if hosts >= 3 and draft.choice.random() < 0.15:
         host, step = draft.choice.randrange(hosts), draft.some_step()

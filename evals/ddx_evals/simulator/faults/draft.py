@@ -1,4 +1,4 @@
-"""A job that is still being written, and what a fault makes of it."""
+"""A job under construction, and the effect of a fault on it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class Draft:
     plan: Plan
     programs: list[Program]
     begins: list[list[int]]
-    """Per rank: the index at which each step begins."""
+    """For each rank, the index at which each step begins."""
     cycles: list[list[tuple[list[Instruction], int]]]
-    """Per rank: the parts of one cycle of steps with their counts."""
+    """For each rank, the parts of one cycle of steps with their counts."""
     style: Format
     timing: bool
-    """Whether the dumps tell what started."""
+    """Whether the dumps show what started."""
     choice: random.Random
     rank: int | None = None
-    """The rank that goes wrong, if somebody wants a certain one."""
+    """The faulty rank, if a specific one is requested."""
 
     @property
     def gloo(self) -> bool:
@@ -37,7 +37,7 @@ class Draft:
         return self.style.gloo
 
     def collectives(self, rank: int, *, after: float = 0.45, before: float = 0.9) -> Iterator[tuple[int, Collective]]:
-        """A rank's collectives with their index, in the given part of its program, in groups of two and more."""
+        """Yield a rank's collectives with their index, in the given part of its program, in groups of two or more."""
         program = self.programs[rank]
         for index in range(int(len(program) * after), int(len(program) * before)):
             instruction = program[index]
@@ -45,65 +45,65 @@ class Draft:
                 yield index, instruction
 
     def some_rank(self) -> int:
-        """Any rank, unless a certain one is wanted."""
+        """A random rank, or the requested one."""
         return self.choice.randrange(self.mesh.world_size) if self.rank is None else self.rank
 
     def some_step(self) -> int:
-        """A step in the later half, not the last."""
+        """A random step in the second half, but not the last."""
         steps = len(self.begins[0])
         return self.choice.randrange(steps // 2, max(steps // 2 + 1, steps - 1))
 
 
 @dataclass(frozen=True)
 class Injection:
-    """What a fault did to a draft, and what follows from that for truth."""
+    """The effect of a fault on a draft, and the resulting truth."""
 
     culprits: tuple[int, ...]
     causes: tuple[str, ...]
     note: str
     hangs: bool = True
-    """Whether the job is meant to hang: tried again elsewhere if it does not."""
+    """Whether the job must hang; if it does not, the fault is tried elsewhere."""
     decided: bool = True
-    """Whether complete dumps of the hang tell the culprits."""
+    """Whether complete dumps of the hang show the culprits."""
     fair_undecided: str = ""
-    """Why "undecided" is a fair answer although the dumps may tell; empty: it is not."""
+    """Why "undecided" is a fair answer although the dumps may show the culprits; "" if it is not."""
     alternatives: tuple[tuple[int, ...], ...] = ()
     group: str = ""
     place: str = ""
     dead: frozenset[int] = frozenset()
     """Ranks that leave no dump."""
     frozen: dict[int, int] = field(default_factory=dict)
-    """Rank to how many of its last completions its watchdog never saw."""
+    """For each rank, the number of its last completions that its watchdog never noticed."""
     never_ends: frozenset[tuple[int, int]] = frozenset()
-    """(group index, n-th collective) whose kernels all run and never end."""
+    """(group index, n-th collective) of collectives whose kernels all run and never end."""
     by_timeout: bool = False
-    """Only a watchdog's timeout can have dumped it."""
+    """Whether only a watchdog's timeout can have dumped it."""
     by_records: bool = False
-    """What is pending has to be in the dumps to tell the culprits: counters do not."""
+    """Whether pending entries must be in the dumps to show the culprits, since counters do not."""
     by_pairing: bool = False
-    """What pairs up tells the culprits: transfers or splits, not who is absent where."""
+    """Whether the pairing of transfers or splits shows the culprits, rather than absence."""
     shown: FaultSigns | None = None
 
 
 @dataclass(frozen=True)
 class FaultSigns:
-    """Where a fault without a hang shows, as long as the ring holds it: collectives of a group, first to last."""
+    """Where a fault without a hang shows while the ring holds it: a range of a group's collectives."""
 
     group: int
     numbers: frozenset[int]
-    """n-th collectives of the group in the programs, from 1."""
+    """The numbers of the group's collectives in the programs, from 1."""
     enough: int = 1
-    """How many of them have to be left in the members' dumps."""
+    """How many of them must be left in the members' dumps."""
     by_frames: bool = False
-    """Only the call sites tell."""
+    """Whether only the call sites show it."""
 
 
 Fault: TypeAlias = Callable[[Draft], Injection | None]
-"""Changes a draft; None, and nothing changed, where this job has no place for such a fault."""
+"""Changes a draft; returns None, with nothing changed, if this job has no place for the fault."""
 
 
 def place(collective: Collective) -> str:
-    """file:line of the innermost frame in the user's code."""
+    """The file:line of the innermost frame in the user's code."""
     for frame in collective.frames:
         if str(frame["filename"]).startswith("/srv/train/"):
             return f"{frame['filename']}:{frame['line']}"
@@ -111,7 +111,7 @@ def place(collective: Collective) -> str:
 
 
 def nth(program: Program, index: int) -> tuple[int, int]:
-    """(group index, n): the collective at `index` is the program's n-th of its group."""
+    """(group index, n) of the collective at `index`, which is the program's n-th in its group."""
     collective = program[index]
     assert isinstance(collective, Collective)
     group = collective.group

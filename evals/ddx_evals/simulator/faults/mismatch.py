@@ -10,11 +10,11 @@ from ddx_evals.simulator.training.call_paths import MAIN, api, stack, user
 from ddx_evals.simulator.training.calls import Calls
 from ddx_evals.simulator.training.instructions import Collective, Instruction
 
-PAIR = "The group has two members: neither of them is the odd one by its records alone."
+PAIR = "The group has two members: the records alone do not show which of them is the odd one."
 
 
 def wrong_operation(draft: Draft) -> Injection | None:
-    """One rank calls another collective than its peers."""
+    """One rank calls a different collective from its peers."""
     found = _some_collective(draft)
     if found is None:
         return None
@@ -36,7 +36,7 @@ def wrong_operation(draft: Draft) -> Injection | None:
 
 
 def wrong_shape(draft: Draft) -> Injection | None:
-    """One rank's tensor has another size."""
+    """One rank's tensor has a different size."""
     found = _some_collective(draft, lambda c: bool(c.inputs) and c.name not in ("all_to_all", "gather"))
     if found is None:
         return None
@@ -54,7 +54,7 @@ def wrong_shape(draft: Draft) -> Injection | None:
 
 
 def skipped_collective(draft: Draft) -> Injection | None:
-    """One rank leaves out one or two collectives of a group; its later ones pair with its peers' earlier ones."""
+    """One rank skips one or two collectives of a group; its later ones pair with its peers' earlier ones."""
     found = _some_collective(draft)
     if found is None:
         return None
@@ -81,7 +81,7 @@ def skipped_collective(draft: Draft) -> Injection | None:
 
 
 def extra_collective(draft: Draft) -> Injection | None:
-    """One rank calls one collective more, from a line of its own."""
+    """One rank calls one extra collective, from its own line."""
     found = _some_collective(draft)
     if found is None:
         return None

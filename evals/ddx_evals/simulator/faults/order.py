@@ -1,4 +1,4 @@
-"""Collectives in another order, from another root, with other splits."""
+"""Collectives in a different order, with a different root, or with different splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGER_THAN_ANY_TIMEOUT = Compute(0, 6 * 3600 * 10**9)
 
 
 def order_swapped(draft: Draft) -> Injection | None:
-    """One rank calls two neighbouring collectives, of one group or of two, in the other order."""
+    """One rank calls two neighbouring collectives, of one group or of two, in swapped order."""
     rank = draft.some_rank()
     program = draft.programs[rank]
     places = list(draft.collectives(rank))
@@ -31,7 +31,7 @@ def order_swapped(draft: Draft) -> Injection | None:
     smaller = min(first.group, second.group, key=lambda group: group.size)
     unclear = PAIR if smaller.size == 2 else ""
     if first.group is not second.group and not draft.timing and not draft.gloo:
-        unclear = "Without timing, only the order of the records tells."
+        unclear = "Without timing, only the order of the records shows it."
     return Injection(
         (rank,),
         ("collective-order-mismatch", "rank-skipped-collective", "collective-shape-mismatch"),
@@ -44,7 +44,7 @@ def order_swapped(draft: Draft) -> Injection | None:
 
 
 def _deadlock(first: Collective, second: Collective) -> bool:
-    """Whether a swap can be noticed: unlike calls in one group, or two groups of which one holds the other."""
+    """Whether a swap has an effect: different calls in one group, or two groups of which one contains the other."""
     if first.group is second.group:
         return first.agreement != second.agreement
     one, other = set(first.group.ranks), set(second.group.ranks)
@@ -52,7 +52,7 @@ def _deadlock(first: Collective, second: Collective) -> bool:
 
 
 def wrong_root(draft: Draft) -> Injection | None:
-    """One rank believes in another root: its gather shows it, a broadcast does not."""
+    """One rank uses a different root: a gather shows it, a broadcast does not."""
     rank = draft.some_rank()
     found = [(i, c) for i, c in draft.collectives(rank) if c.name in ("gather", "broadcast")]
     if not found or rank == 0:
@@ -106,7 +106,7 @@ def wrong_splits(draft: Draft) -> Injection | None:
 
 
 def nobody_entered(draft: Draft) -> Injection | None:
-    """All ranks compute for longer than the timeout; what they enqueued behind that has not started anywhere."""
+    """All ranks compute for longer than the timeout; nothing that they enqueued after that has started anywhere."""
     step = draft.some_step()
     for program, begins in zip(draft.programs, draft.begins, strict=True):
         program.insert(begins[step], _LONGER_THAN_ANY_TIMEOUT)

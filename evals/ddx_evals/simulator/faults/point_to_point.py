@@ -1,4 +1,4 @@
-"""Sends and receives that find no partner or wait for each other in a circle."""
+"""Sends and receives without a partner, or waiting for each other in a circle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CYCLE = ("p2p-deadlock", "p2p-unmatched")
 
 
 def both_send_first(draft: Draft) -> Injection | None:
-    """Of a pair that hands over, the odd one sends first too: both wait for the other's receive."""
+    """In a hand-over, the odd rank also sends first: both wait for the other's receive."""
 
     def change(program: Program, index: int) -> None:
         program[index], program[index + 1] = program[index + 1], program[index]
@@ -25,12 +25,12 @@ def both_send_first(draft: Draft) -> Injection | None:
 
 
 def missing_send(draft: Draft) -> Injection | None:
-    """A rank leaves out a send; its peer waits in the receive."""
+    """A rank skips a send; its peer waits in the receive."""
     return _at_handover(draft, odd=draft.choice.random() < 0.5, sends=True, change=_leave_out)
 
 
 def missing_recv(draft: Draft) -> Injection | None:
-    """A rank leaves out a receive; its peer waits in the send."""
+    """A rank skips a receive; its peer waits in the send."""
     return _at_handover(draft, odd=draft.choice.random() < 0.5, sends=False, change=_leave_out)
 
 
@@ -39,7 +39,7 @@ def _leave_out(program: Program, index: int) -> None:
 
 
 def wrong_peer(draft: Draft) -> Injection | None:
-    """A rank sends to another rank than the one that waits for it."""
+    """A rank sends to a different rank from the one that waits for it."""
 
     def change(program: Program, index: int) -> None:
         transfer = program[index]

@@ -1,4 +1,4 @@
-"""Faults without a hang: the job goes on and is wrong or slow. They show in the history of the dumps only."""
+"""Faults without a hang: the job goes on but is wrong or slow. They show only in the history of the dumps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MS = 1_000_000
 
 
 def wrong_dtype(draft: Draft) -> Injection | None:
-    """One rank reduces fp16 where its peers reduce bf16, from some step on: same bytes, garbage."""
+    """From some step on, one rank reduces fp16 where its peers reduce bf16: same byte count, garbage values."""
     rank = draft.some_rank()
     places = [(i, c) for i, c in draft.collectives(rank) if c.input_dtypes == ["BFloat16"]]
     if not places:
@@ -50,7 +50,7 @@ def wrong_dtype(draft: Draft) -> Injection | None:
 
 
 def silent_mispairing(draft: Draft) -> Injection | None:
-    """One rank calls an all_reduce once more; all are of one size, so that everything later is paired wrongly."""
+    """One rank calls an extra all_reduce; all have the same size, so that every later one is paired wrongly."""
     rank = draft.some_rank()
     steps, extra = 60, draft.choice.randrange(10, 25)
     for each in range(draft.mesh.world_size):
@@ -68,7 +68,7 @@ def silent_mispairing(draft: Draft) -> Injection | None:
 
 
 def _alike(draft: Draft, rank: int, steps: int, extra: int | None) -> Program:
-    """Steps of two all_reduces of one element. With an extra one, the last is left out: nobody waits."""
+    """Steps of two all_reduces of one element. With an extra one, the last is left out, so that no rank waits."""
     world, calls = draft.mesh.of_rank[rank][WORLD], Calls(draft.gloo)
 
     def reduced(function: str, line: int) -> Collective:

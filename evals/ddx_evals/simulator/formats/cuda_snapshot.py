@@ -1,8 +1,8 @@
-"""CUDA memory snapshots as torch writes them, of any size: constructed, no GPU needed.
+"""Constructed CUDA memory snapshots of any size, in torch's format; no GPU is needed.
 
 After torch/csrc/cuda/memory_snapshot.cpp and torch/cuda/memory.py (_snapshot) of torch 2.13: fields, actions, frames. A
-rank builds a model, and each step allocates activations forward, gradients backward, frees them, and makes the
-optimizer's state once.
+rank builds a model; each step allocates activations in forward and gradients in backward and frees them; the
+optimizer's state is created once.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _STACKS = {
 
 @dataclass
 class SnapshotShape:
-    """What is in a snapshot, and what is wrong in it. Sizes in MiB."""
+    """The contents and faults of a snapshot. Sizes are in MiB."""
 
     layers: int = 8
     layer_mib: int = 64
     activation_mib: int = 96
     steps: int = 3
     kept_mib: int = 0
-    """What each step leaves behind."""
+    """Memory that each step leaves behind."""
     extra_mib: int = 0
-    """What this rank holds beside: another rank's checkpoint, say."""
+    """Additional memory that this rank holds, such as another rank's checkpoint."""
     sharded: int = 0
-    """So many of the layers are cut by FSDP."""
+    """The number of layers sharded by FSDP."""
     holes: bool = False
-    """Free pieces lie between used ones."""
+    """Whether there are free pieces between used ones."""
     tried_mib: int = 0
-    """What was asked for in vain at the end."""
+    """The size of the failed allocation at the end."""
     frames: int = 0
-    """More frames on each stack, for size."""
+    """Additional frames on each stack, for size."""
 
 
 @dataclass
@@ -86,7 +86,7 @@ class _Allocator:
 
 
 def snapshot(shape: SnapshotShape) -> bytes:
-    """The pickle of one rank."""
+    """The pickled snapshot of one rank."""
     mine = _Allocator(shape)
     for layer in range(shape.layers):
         mine.alloc("shards" if layer < shape.sharded else "parameters", shape.layer_mib)

@@ -1,4 +1,4 @@
-"""How the dumps of a job are written: format version, backend, encoding, file names."""
+"""The format of a job's dumps: version, backend, encoding, file names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VERSIONS = ("2.1", "2.4", "2.9", "2.10", "2.11")
 
 @dataclass(frozen=True)
 class Format:
-    """How a job's dumps are written."""
+    """The format of a job's dumps."""
 
     version: str = "2.10"
     backend: str = "nccl"
@@ -21,11 +21,11 @@ class Format:
     """With `{rank}` and, if wanted, `{host}`."""
     timeout_ms: int = 600_000
     header: bool = False
-    """Whether an agent in the process wrote the dump, with a header beside it that tells time, host and groups."""
+    """Whether an agent in the process wrote the dump, with a header that has time, host and groups."""
 
     @property
     def gloo(self) -> bool:
-        """Whether this is Gloo: its records lack groups and times, and no watchdog of its dumps them."""
+        """Whether this is Gloo: its records lack groups and times, and it has no watchdog to dump them."""
         return self.backend == "gloo"
 
     @property
@@ -35,7 +35,7 @@ class Format:
 
     @classmethod
     def chosen(cls, choice: random.Random, *, gloo: bool) -> Format:
-        """Some format that jobs in the field have."""
+        """A random format that occurs in real jobs."""
         as_json = choice.random() < 0.1
         by_agent = "rank_{rank}.json" if as_json else "rank_{rank}.pkl"
         if gloo:
@@ -52,5 +52,5 @@ class Format:
         return cls(choice.choice(VERSIONS), backend, as_json, frames, name, timeout_ms)
 
     def since(self, version: str) -> bool:
-        """Whether this format is that version or a later one."""
+        """Whether this format is `version` or later."""
         return VERSIONS.index(self.version) >= VERSIONS.index(version)

@@ -1,4 +1,4 @@
-"""Profiler traces of a data-parallel step on GPUs, as Kineto writes them, of any size: constructed, no GPU needed.
+"""Constructed profiler traces of a data-parallel step on GPUs, in Kineto's format, of any size; no GPU is needed.
 
 After libkineto/src/output_json.cpp and CuptiActivity.cpp (pytorch/kineto, 2026): their fields, order and white space.
 A step takes its batch, computes forward and backward on stream 7, reduces one bucket for each layer on stream 20, and
@@ -23,28 +23,28 @@ _REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<409
 
 @dataclass(frozen=True)
 class TraceShape:
-    """What is in a trace, and what is wrong in it. Times in µs."""
+    """The contents and faults of a trace. Times are in µs."""
 
     ranks: int = 2
     steps: int = 3
     layers: int = 8
     kernels: int = 16
-    """Of a layer, forward; backward as many."""
+    """Kernels per layer in forward, and as many in backward."""
     kernel_us: float = 40.0
     transfer_us: float = 300.0
-    """Of a bucket, as soon as all ranks are there."""
+    """Time to reduce a bucket once all ranks are in it."""
     bucket_elements: int = 13_107_200
     overlaps: bool = True
-    """A bucket is reduced as soon as its gradients are there; otherwise all are after backward."""
+    """Whether a bucket is reduced as soon as its gradients are ready; otherwise all are reduced after backward."""
     data_us: float = 50.0
-    """How long a step waits for its batch."""
+    """Time that a step waits for its batch."""
     host_us: float = 0.0
-    """How long the host is busy with other things in every step, while the GPU has nothing to do."""
+    """Time per step that the host is busy with other work while the GPU is idle."""
     late_rank: int | None = None
     late_us: float = 0.0
-    """How much longer that rank waits for its batch."""
+    """Extra time that the late rank waits for its batch."""
     clock_us: float = 0.0
-    """How far the clock of each rank is ahead of the one before."""
+    """How far each rank's clock is ahead of the previous rank's."""
 
 
 def trace(shape: TraceShape, rank: int) -> Iterator[bytes]:
@@ -128,7 +128,7 @@ class _Rank:
         self._kernel(_REDUCE, at, us, _NCCL, about, lines)
 
     def _kernel(self, name: str, at: float, us: float, stream: int, more: str, lines: list[str]) -> None:
-        """A kernel, the call that launched it, the operation that called, and the arrows between."""
+        """A kernel, the call that launched it, the operation that made the call, and the arrows between them."""
         self._number += 1
         number = self._number
         launch = at - 15

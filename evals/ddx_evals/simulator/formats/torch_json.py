@@ -1,8 +1,8 @@
-"""Writes the JSON twin of a flight record, as `FlightRecorder::dump_json` does.
+"""Writes a flight record as JSON, as `FlightRecorder::dump_json` does.
 
-Source: torch 2.13.0, FlightRecorderDetail.hpp. It differs from the pickle: no frames, 0 where a time is unknown, the
-numbers of `pg_status` as text, no `entries` where there are none, an empty `nccl_comm_state`, keys in alphabetical
-order (nlohmann's json keeps its objects sorted).
+Source: torch 2.13.0, FlightRecorderDetail.hpp. It differs from the pickle: no frames, 0 for unknown times, the numbers
+of `pg_status` as text, no `entries` if there are none, an empty `nccl_comm_state`, keys in alphabetical order
+(nlohmann's json keeps its objects sorted).
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Source: torch 2.13.0, torch/csrc/jit/serialization/pickler.cpp, as called by `FlightRecorder::dump`. Protocol 2, with
 habits that Python's own pickler does not have:
 
-- a string is written once and looked up by value ever after;
-- lists, tuples and dicts are memoized only if somebody else holds them too: frame dicts that occur more than once,
-  and the dump itself. Their memo slot is taken after their content;
-- every list and dict is written by one MARK and one APPENDS or SETITEMS, also an empty one;
+- a string is written once and referenced by value after that;
+- lists, tuples and dicts are memoized only if they are shared: frame dicts that occur more than once, and the dump
+  itself. Their memo slot is assigned after their content;
+- every list and dict, even an empty one, is written with one MARK and one APPENDS or SETITEMS;
 - an integer beyond 32 bits is LONG1 with 8 bytes.
 """
 
@@ -24,11 +24,11 @@ _DOUBLE = struct.Struct(">d")
 
 
 class PickledFrame(dict[str, object]):
-    """A stack frame `{name, filename, line}`. One object for all its occurrences in a dump: known by identity."""
+    """A stack frame `{name, filename, line}`: one object for all its occurrences in a dump, recognised by identity."""
 
 
 def encode(dump: Mapping[str, object]) -> bytes:
-    """The pickle of one dump. Lists and tuples that occur more than once by identity are encoded faster.
+    """Pickle one dump. Lists and tuples that occur repeatedly as the same object are encoded faster.
 
     Values are None, bool, int, float, str, list, pair (tuple of two), dict and `PickledFrame`.
     """
@@ -36,7 +36,7 @@ def encode(dump: Mapping[str, object]) -> bytes:
 
 
 def _repeated_frames(dump: Mapping[str, object]) -> set[int]:
-    """Identities of the frames that occur more than once."""
+    """The identities of frames that occur more than once."""
     entries = dump.get("entries", [])
     assert isinstance(entries, list)
     stacks = [entry["frames"] for entry in entries if "frames" in entry]
@@ -61,7 +61,7 @@ class _Pickler:
         self._strings: dict[str, bytes] = {}
         self._frames: dict[int, bytes] = {}
         self._settled: dict[int, bytes] = {}
-        """Bytes of a list or pair in which every string and frame is a reference by now; by identity."""
+        """The bytes of lists and pairs whose strings and frames are all references by now, by identity."""
         self._slots = 0
 
     def dump(self, dump: Mapping[str, object]) -> bytes:
@@ -71,7 +71,7 @@ class _Pickler:
         return bytes(self._out)
 
     def _put(self) -> bytes:
-        """Take the next memo slot for what was written last; returns the reference to it."""
+        """Assign the next memo slot to the last written value; return the reference to it."""
         slot = self._slots
         self._slots += 1
         if slot < 256:

@@ -1,1 +1,1 @@
-"""What each rank of a training job executes: mesh, process groups, the schedule of a step, its collectives."""
+"""The programs of a training job's ranks: mesh, process groups, the schedule of a step, its collectives."""

@@ -1,6 +1,6 @@
 """Python call paths of a training job's collectives: the `frames` of an entry, innermost first.
 
-The library frames carry file names, functions and lines as torch 2.13.0 has them; the user's code is an imagined
+The library frames carry file names, functions and lines as torch 2.13.0 has them; the user's code is a fictitious
 transformer trainer in /srv/train.
 """
 
@@ -38,7 +38,7 @@ _CALLED: dict[str, int] = {
     "recv": 2781,
     "batch_isend_irecv": 2890,
 }
-"""Line of the API function in distributed_c10d.py from which the backend is called."""
+"""The line in distributed_c10d.py at which each API function calls the backend."""
 
 
 @cache
@@ -57,7 +57,7 @@ def api(function: str) -> tuple[Place, ...]:
 
 
 def module_call(forward: Place) -> tuple[Place, ...]:
-    """A module's forward and the two frames by which nn.Module calls it."""
+    """The frames of a module's forward, with the two frames by which nn.Module calls it."""
     return (forward, ("_call_impl", _MODULE, 1789), ("_wrapped_call_impl", _MODULE, 1778))
 
 
@@ -99,7 +99,7 @@ MAIN = (user("main", "train.py", 312), user("<module>", "train.py", 340))
 
 
 def stack(*places: Place) -> list[PickledFrame]:
-    """The frames of a call path, as one list that all entries of this path share."""
+    """The frames of a call path, as one list shared by all entries with this path."""
     return _stack(places)
 
 

@@ -1,7 +1,8 @@
-"""The record that a call leaves: how NCCL's and Gloo's process groups name an operation and its tensors.
+"""The record of a call: how NCCL's and Gloo's process groups name an operation and its tensors.
 
-Sources: ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp of torch 2.x; Gloo's forms as in the recorded fixtures of
-torch 2.13.0. Gloo reduces and keeps a part for `reduce_scatter`, stacks gathered tensors, has barriers without tensors.
+Sources: ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp of torch 2.x; Gloo's forms are as in the recorded fixtures of
+torch 2.13.0. Gloo reduces and keeps a part for `reduce_scatter`, stacks gathered tensors, and has barriers without
+tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _dtypes(dtype: str, count: int) -> list[object]:
 
 
 def numel(shapes: Sequence[tuple[int, ...]]) -> int:
-    """Elements of several tensors."""
+    """The total number of elements of several tensors."""
     total = 0
     for shape in shapes:
         product = 1
@@ -59,7 +60,7 @@ class Calls:
         asynchronous: bool = False,
         thread: str = "main",
     ) -> Collective:
-        """Any collective, named as the backend names it. By default all members have to agree about name and sizes."""
+        """Any collective, with the backend's name. By default, all members must agree on name and sizes."""
         size = max(numel(inputs), numel(outputs)) * _WIDTH[dtype]
         return Collective(
             group=group,
@@ -126,14 +127,14 @@ class Calls:
         frames: list[PickledFrame],
         dtype: str = "BFloat16",
     ) -> Collective:
-        """dist.broadcast; the root (group-local) is in no record."""
+        """dist.broadcast; no record shows the root (group-local)."""
         agreement = (shape, "root", root)
         return self.collective(group, "broadcast", frames, [shape], [shape], dtype, agreement=agreement)
 
     def gather(
         self, group: SimulatedGroup, rank: int, shape: tuple[int, ...], root: int, frames: list[PickledFrame]
     ) -> Collective:
-        """dist.gather to the root (group-local). NCCL records an undefined tensor where others have no output."""
+        """dist.gather to the root (group-local). For ranks without output, NCCL records an undefined tensor."""
         agreement = (shape, "root", root)
         if group.local[rank] == root:
             outputs = [(group.size, *shape)] if self.gloo else [shape] * group.size
@@ -157,7 +158,7 @@ class Calls:
         agreement: Hashable,
         thread: str = "main",
     ) -> Collective:
-        """dist.all_to_all_single of `hidden` elements a row; `sent[i]` and `received[i]` rows to and from member i."""
+        """dist.all_to_all_single of rows with `hidden` elements: `sent[i]` rows to and `received[i]` from member i."""
         inputs, outputs = [(sum(sent), hidden)], [(sum(received), hidden)]
         made = self.collective(group, "all_to_all", frames, inputs, outputs, agreement=agreement, thread=thread)
         return replace(made, splits=(sent, received))
@@ -171,6 +172,6 @@ class Calls:
         frames: list[PickledFrame],
         dtype: str = "BFloat16",
     ) -> SimulatedTransfer:
-        """dist.send, recv and their kin; `peer` is group-local."""
+        """dist.send, recv and variants; `peer` is group-local."""
         took_ns = _FLOOR_NS + numel([shape]) * _WIDTH[dtype] // _BYTES_A_NS
         return SimulatedTransfer(group, sends, peer, frames, _tensors(shape), _dtypes(dtype, 1), took_ns)

@@ -1,4 +1,4 @@
-"""What a rank's program consists of: the language between the training schedule and the event simulation."""
+"""The instructions of a rank's program, between the training schedule and the event simulation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 from ddx_evals.simulator.training.mesh import SimulatedGroup
 
 Sizes: TypeAlias = list[object]
-"""Shapes of the tensors of one side of an operation: lists of lists of int."""
+"""The shapes of the tensors on one side of an operation: lists of lists of int."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Collective:
-    """One call of a collective on one rank, with what the flight recorder writes about it."""
+    """One call of a collective on one rank, with what the flight recorder records about it."""
 
     group: SimulatedGroup
     name: str
@@ -26,9 +26,10 @@ class Collective:
     input_dtypes: list[object]
     output_dtypes: list[object]
     agreement: Hashable
-    """What members must agree about for the operation to end: its name and sizes, and what no record shows (root)."""
+    """The value on which members must agree for the operation to end: name, sizes, and the root, which no record
+    shows."""
     took_ns: int
-    """Duration once the last member is in it."""
+    """The duration once the last member has entered it."""
     asynchronous: bool = False
     """The main stream does not wait for it until `Wait`."""
     thread: str = "main"
@@ -65,7 +66,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Time that a rank spends before its next instruction: launching on the CPU, then on the main stream."""
+    """Time that a rank spends before its next instruction: on the CPU for launching, then on the main stream."""
 
     cpu_ns: int
     gpu_ns: int

@@ -1,8 +1,8 @@
-"""Ranks, axes and process groups of a simulated job, made in the order in which torch makes them.
+"""The ranks, axes and process groups of a simulated job, created in torch's order.
 
 A mesh is written outermost axis first: pp, dp, tp. Every axis longer than one gets a process group along each of its
-lines (torch's `init_device_mesh`); expert parallelism cuts the dp lines into blocks. Group names are numbers counted
-over the whole job, on members and others alike; a rank's `pg_id` counts only the groups that it is in.
+lines (torch's `init_device_mesh`); expert parallelism splits the dp lines into blocks. Group names are numbers counted
+over the whole job, the same on all ranks; a rank's `pg_id` counts only its own groups.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ class SimulatedGroup:
     description: str
     ranks: tuple[int, ...]
     local: Mapping[int, int] = field(repr=False)
-    """Global rank to rank within the group."""
+    """For each global rank, its rank within the group."""
 
     @property
     def size(self) -> int:
-        """Number of members."""
+        """The number of members."""
         return len(self.ranks)
 
 
 @dataclass(frozen=True)
 class Naming:
-    """How a job names its groups: `mesh_tp` or Megatron's long names or nothing; numbers or hashes."""
+    """How a job names its groups: `mesh_tp`, Megatron's long names or nothing; numbers or hashes."""
 
     style: str = "mesh"
     hashed: bool = False
 
     @classmethod
     def chosen(cls, choice: random.Random) -> Naming:
-        """Some naming that jobs in the field have."""
+        """A random naming that occurs in real jobs."""
         return cls(choice.choice(("mesh", "mesh", "megatron", "undefined")), choice.random() < 0.15)
 
     def description(self, axis: str) -> str:
@@ -62,14 +62,14 @@ class Naming:
         return {"mesh": f"mesh_{axis}", "megatron": _MEGATRON[axis]}.get(self.style, "undefined")
 
     def name(self, number: int, ranks: tuple[int, ...]) -> str:
-        """The name of the group made as number `number`."""
+        """The name of the group that was created as number `number`."""
         if self.hashed and number:
             return str(int(hashlib.sha1(repr(ranks).encode()).hexdigest()[:15], 16) + number)
         return str(number)
 
 
 class SimulatedMesh:
-    """The axes' sizes and all groups. Ranks count through tp fastest, then dp, then pp."""
+    """The sizes of the axes and all groups. tp varies fastest with the rank, then dp, then pp."""
 
     def __init__(self, pp: int, dp: int, tp: int, ep: int = 1, *, naming: Naming | None = None, tied: bool = False):
         """`ep` divides dp. With `tied`, first and last pipeline stage share a group for the tied embedding."""
@@ -78,7 +78,7 @@ class SimulatedMesh:
         self.world_size = pp * dp * tp
         self.groups: list[SimulatedGroup] = []
         self.of_rank: list[dict[str, SimulatedGroup]] = [{} for _ in range(self.world_size)]
-        """Per rank: its group along an axis (`world`, pp, dp, tp, ep, embedding), where there is one."""
+        """For each rank, its group along each axis (`world`, pp, dp, tp, ep, embedding), if there is one."""
         self._naming = naming or Naming()
         self._make(WORLD, [tuple(range(self.world_size))])
         for axis in AXES:
@@ -94,13 +94,13 @@ class SimulatedMesh:
             self._make("embedding", ((line[0], line[-1]) for line in self._lines("pp")))
 
     def coordinate(self, rank: int, axis: str) -> int:
-        """Index of a rank along an axis."""
+        """The index of a rank along an axis."""
         pp, rest = divmod(rank, self.sizes["dp"] * self.sizes["tp"])
         dp, tp = divmod(rest, self.sizes["tp"])
         return {"pp": pp, "dp": dp, "tp": tp}[axis]
 
     def pg_ids(self, rank: int) -> dict[int, int]:
-        """Group index to the `pg_id` that this rank's records show."""
+        """For each group index, the `pg_id` in this rank's records."""
         members = {id(group): group for group in self.of_rank[rank].values()}
         return {group.index: number for number, group in enumerate(sorted(members.values(), key=lambda g: g.index))}
 

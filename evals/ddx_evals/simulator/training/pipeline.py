@@ -1,4 +1,4 @@
-"""Pipeline schedules: in which order a stage computes microbatches and exchanges activations and gradients."""
+"""Pipeline schedules: the order in which a stage computes microbatches and exchanges activations and gradients."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Pass(Enum):
-    """What is computed for a microbatch."""
+    """The pass computed for a microbatch."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -25,7 +25,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Moves that go out together."""
+    """Moves that are issued together."""
 
     moves: tuple[Move, ...]
 
@@ -39,7 +39,7 @@ class Work:
 
 
 def one_forward_one_backward(stage: int, stages: int, microbatches: int) -> Iterator[Work | Exchange]:
-    """1F1B as Megatron-LM has it: in the steady phase a send and the opposite receive go out together."""
+    """1F1B as in Megatron-LM: in the steady phase, a send and the opposite receive are issued together."""
     warm = min(stages - stage - 1, microbatches)
     steady = microbatches - warm
     for i in range(warm):
@@ -75,7 +75,7 @@ def all_forward_all_backward(stage: int, stages: int, microbatches: int) -> Iter
 
 
 def _exchange(stage: int, stages: int, *moves: Move) -> Iterator[Exchange]:
-    """The moves that have a neighbour, if any."""
+    """Yield an exchange of the moves that have a neighbour, if any."""
     possible = tuple(move for move in moves if 0 <= stage + move.neighbour < stages)
     if possible:
         yield Exchange(possible)

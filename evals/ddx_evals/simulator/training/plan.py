@@ -1,4 +1,4 @@
-"""What a job does in a step, apart from its mesh: sizes, schedules, habits."""
+"""The plan of a job's step, apart from its mesh: sizes, schedules, habits."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _MS = 1_000_000
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job does, apart from its mesh. Times are of one layer's forward on one microbatch."""
+    """The plan of a job, apart from its mesh. Times are for one layer's forward on one microbatch."""
 
     sharded: bool
-    """FSDP: parameters gathered layer by layer; otherwise DDP with gradient buckets."""
+    """FSDP: parameters are gathered layer by layer; otherwise DDP with gradient buckets."""
     sequence_parallel: bool
     layers: tuple[int, ...]
-    """Per pipeline stage."""
+    """The number of layers per pipeline stage."""
     microbatches: int
     one_forward_one_backward: bool
-    """The pipeline's schedule; otherwise GPipe."""
+    """Whether the pipeline's schedule is 1F1B; otherwise GPipe."""
     batched: bool
-    """Pipeline exchanges by `batch_isend_irecv`, as 1F1B needs; otherwise single sends and receives."""
+    """Whether pipelines exchange by `batch_isend_irecv`, as 1F1B needs; otherwise by single sends and receives."""
     handover: str
-    """Axis along which neighbours hand over statistics by send and recv at the end of a step; empty: none does."""
+    """The axis along which neighbours exchange statistics by send and recv at the end of a step; "": none."""
     hidden: int
     tokens: int
     buckets: int
     layer_gpu_ns: int
     loading_cpu_ns: int
     weights_every: int
-    """Steps between broadcasts from rank 0, which calls them from lines of its own; 0: never."""
+    """The steps between broadcasts from rank 0, which calls them from its own lines; 0: never."""
     logging_every: int
     barrier_every: int
     checkpoint_every: int
@@ -40,7 +40,7 @@ class Plan:
 
     @classmethod
     def chosen(cls, choice: random.Random, mesh: SimulatedMesh, *, gloo: bool) -> Plan:
-        """Some plan for this mesh."""
+        """A random plan for this mesh."""
         stages = mesh.sizes["pp"]
         layers = choice.choice((1, 2, 2, 3, 4)) if stages > 1 else choice.choice((2, 3, 4, 6))
         alternating = not gloo and choice.random() < 0.6

@@ -1,7 +1,7 @@
-"""The training programs of a job's ranks: which operations a step issues, in which order, from which lines.
+"""The training programs of a job's ranks: the operations of a step, their order, and their source lines.
 
-Rank by rank these differ as they do in real jobs: by pipeline stage, by the source of a broadcast, by conditional
-logging. A healthy job's ranks agree about every collective of a group all the same.
+They differ between ranks as in real jobs: by pipeline stage, by the source of a broadcast, by conditional logging. In a
+healthy job, the ranks still agree on every collective of a group.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Training:
         self._routings: dict[tuple[int, int], list[tuple[int, ...]]] = {}
 
     def routing(self, group: SimulatedGroup, variation: int) -> list[tuple[int, ...]]:
-        """Rows of tokens that each member of a group of experts sends to each."""
+        """The rows of tokens that each member of an expert group sends to each other member."""
         if (group.index, variation) not in self._routings:
             choice = random.Random(f"{self.plan.seed}/{group.index}/{variation}")
             share = self.plan.tokens // group.size
@@ -69,7 +69,7 @@ class Training:
         return self._routings[group.index, variation]
 
     def write(self, rank: int, steps: int) -> Written:
-        """A rank's program of `steps` steps."""
+        """Write a rank's program of `steps` steps."""
         author = _Author(self, rank)
         program: Program = []
         begins = []
@@ -80,7 +80,7 @@ class Training:
 
 
 CYCLE = 60
-"""Steps after which what happens every so many steps comes around."""
+"""The number of steps after which all periodic work repeats."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Written:
 
 
 class _Author:
-    """Writes one rank's steps; what does not change from step to step is written once."""
+    """Writes one rank's steps; parts that do not change from step to step are written once."""
 
     def __init__(self, training: Training, rank: int):
         self._training = training
@@ -106,7 +106,7 @@ class _Author:
         self._written: dict[int, list[Instruction]] = {}
 
     def history(self, steps: int) -> Iterator[tuple[list[Instruction], int]]:
-        """Parts of the first `steps` steps (a multiple of `CYCLE`) and how often each was run."""
+        """Yield the parts of the first `steps` steps (a multiple of `CYCLE`) with the number of times each ran."""
         plan = self.plan
         yield self._passes(0), steps
         yield [*self._update, *self._handover], steps
@@ -137,7 +137,7 @@ class _Author:
         return out
 
     def _passes(self, variation: int) -> list[Instruction]:
-        """All microbatches, forward and backward; `variation` chooses how tokens are routed to experts."""
+        """All microbatches, forward and backward; `variation` chooses the routing of tokens to experts."""
         if variation not in self._written:
             self._written[variation] = self._write_passes(variation)
         return self._written[variation]
@@ -194,7 +194,7 @@ class _Author:
 
     @property
     def _backward_thread(self) -> tuple[str, tuple[Place, ...]]:
-        """Backward hooks run in the autograd engine's device thread, where no user frame is below them."""
+        """The thread and frames of backward hooks: the autograd engine's device thread, without user frames below."""
         if self.gloo:
             return "main", (*paths.BACKWARD, *_in_step(171))
         return "autograd", ()
@@ -221,7 +221,7 @@ class _Author:
     def _experts(
         self, layer: int, variation: int, line: int, below: tuple[Place, ...], thread: str
     ) -> list[Instruction]:
-        """Tokens to the experts and back: splits differ by rank and step, and pair up."""
+        """Send tokens to the experts and back; splits differ per rank and step, and pair up."""
         group = self.groups.get("ep")
         if group is None or layer % 2:
             return []
@@ -247,11 +247,11 @@ class _Author:
 
     @property
     def _shard(self) -> tuple[int]:
-        """Elements of a layer's parameters that one rank keeps."""
+        """The number of elements of a layer's parameters that one rank keeps."""
         return (12 * self.plan.hidden**2 // self.mesh.sizes["tp"] // self.groups["dp"].size,)
 
     def _buckets(self, below: tuple[Place, ...], thread: str) -> list[Instruction]:
-        """DDP's gradient buckets; the reducer is C++: on a backward thread no Python frame is left."""
+        """DDP's gradient buckets; the reducer is C++, so that a backward thread has no Python frame."""
         size = 12 * self.plan.hidden**2 * self.layers // self.plan.buckets
         out: list[Instruction] = []
         for bucket in range(self.plan.buckets):
@@ -262,7 +262,7 @@ class _Author:
 
     @cached_property
     def _update(self) -> list[Instruction]:
-        """After backward: gradients are waited for and clipped, the optimizer steps, the loss is logged."""
+        """After backward: wait for and clip gradients, run the optimizer step, log the loss."""
         out: list[Instruction] = []
         if "dp" in self.groups:
             out.append(Wait(self.groups["dp"]))
@@ -282,14 +282,14 @@ class _Author:
 
     @cached_property
     def _from_rank_0(self) -> list[Instruction]:
-        """Rank 0 broadcasts from other lines than those that receive: a healthy idiom."""
+        """Rank 0 broadcasts from different lines than the receivers use: a healthy idiom."""
         places = _in_train(192) if self.rank == 0 else _in_train(195)
         where = stack(*api("broadcast"), *places)
         return [self.calls.broadcast(self.groups[WORLD], (self.plan.hidden,), 0, where)]
 
     @cached_property
     def _logging(self) -> list[Instruction]:
-        """Statistics of some steps; every rank takes the branch, and rank 0 writes them down."""
+        """Statistics at some steps; every rank takes the branch, and rank 0 logs them."""
         where = stack(*api("all_reduce"), user("log_metrics", "train.py", 141), *_in_train(207))
         return [
             self.calls.all_reduce(self.groups[WORLD], (8,), where, "Float"),
@@ -298,7 +298,7 @@ class _Author:
 
     @cached_property
     def _handover(self) -> list[Instruction]:
-        """Pairs of neighbours exchange: the even one sends first, the odd one receives first."""
+        """Pairs of neighbours exchange data: the even rank sends first, the odd rank receives first."""
         group = self.groups.get(self.plan.handover)
         if group is None:
             return []
@@ -329,7 +329,7 @@ class _Author:
         ]
 
     def _exchange(self, exchange: Exchange) -> list[Instruction]:
-        """Activations and gradients between pipeline stages."""
+        """Exchange activations and gradients between pipeline stages."""
         group = self.groups["pp"]
         mine = group.local[self.rank]
         shape = (self.plan.tokens // self.mesh.sizes["tp"], self.plan.hidden)

@@ -1,1 +1,1 @@
-"""Measured bandwidths of collectives."""
+"""Measured bandwidth of collectives."""

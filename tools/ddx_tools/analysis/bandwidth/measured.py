@@ -1,4 +1,4 @@
-"""What was measured, over all ranks: one point for each operation, group, data type and size."""
+"""Bandwidth measurements across all ranks: one point per operation, group, data type and size, as table and curve."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddx_tools.model.diagnosis import Finding
 from ddx_tools.model.grouping import gathered
 
 LATENCY_BYTES = 65536
-"""A message up to here tells how long an operation takes at least."""
+"""Messages up to this size show an operation's minimum time, its latency."""
 
 # By default nccl-tests averages over ranks (-a 1); so do we. Rows of nccl-tests have no rank and are points already.
 _POINTS = """
@@ -27,13 +27,13 @@ ORDER BY run, operation, group_name, members, dtype, bytes"""
 
 @dataclass(frozen=True)
 class BandwidthPoint:
-    """One operation at one size. Bandwidth as nccl-tests defines it, 1e9 bytes a second; None where nothing travels."""
+    """One operation at one size. Bandwidth as nccl-tests defines it, 1e9 bytes per second; None if no data is moved."""
 
     run: str
     operation: str
     group: str
     members: tuple[int, ...]
-    """Of a sub-group; () for the world."""
+    """Members of a sub-group; () for the group of all ranks."""
     dtype: str | None
     size_bytes: int
     ranks: int | None
@@ -46,7 +46,7 @@ class BandwidthPoint:
 
 
 def read_points(store: Store) -> list[BandwidthPoint]:
-    """All points, by run, operation, group and size."""
+    """Read all measured points, ordered by run, operation, group and size."""
     return [_point(row) for row in store.query(_POINTS)]
 
 
@@ -68,7 +68,7 @@ def _point(row: dict[str, Any]) -> BandwidthPoint:
 
 
 def fastest(points: Sequence[BandwidthPoint]) -> BandwidthPoint | None:
-    """The point of the highest bus bandwidth."""
+    """The point with the highest bus bandwidth; None if no point has one."""
     return max((p for p in points if p.busbw_gb_per_s), key=lambda p: p.busbw_gb_per_s or 0.0, default=None)
 
 
@@ -83,7 +83,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def table(store: Store) -> list[dict[str, Any]]:
-    """For a person: each operation of each group with its latency and its best bandwidth."""
+    """Rows of the bandwidth table for a person: each operation of each group with its latency and best bandwidth."""
     series = gathered(((point.run, point.operation, point.members), point) for point in read_points(store))
     return [_summed_up(points) for points in series.values()]
 
@@ -105,28 +105,28 @@ def _summed_up(points: Sequence[BandwidthPoint]) -> dict[str, Any]:
     }
 
 
-# --- algorithm and bus bandwidth as nccl-tests defines them, so that figures can be compared
+# --- algorithm and bus bandwidth as nccl-tests defines them, so that figures are comparable
 # Source: NVIDIA/nccl-tests 2.19.6 (a0b82b2), doc/PERFORMANCE.md, and `…GetBw` in src/*.cu for operations that the
-# page leaves out. Its unit is GB/s = 1e9 bytes a second; S is the larger one of a rank's input and output.
+# page leaves out. Its unit is GB/s = 1e9 bytes per second; S is the larger of a rank's input and output.
 
 _ALL_BUT_OWN = frozenset({"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"})
-"""Of S bytes, a rank has 1/n already: (n - 1)/n of them travel."""
+"""A rank already has 1/n of the S bytes, so (n - 1)/n of them are moved."""
 
 _WHOLE = frozenset({"broadcast", "reduce", "sendrecv", "pair", "hypercube"})
 """All S bytes leave or reach one rank."""
 
 
 def algbw_gb_per_s(operation: str, size_bytes: int, ranks: int, time_s: float) -> float | None:
-    """S / t. None where nothing travels (a barrier, no time)."""
+    """Algorithm bandwidth, S / t, in GB/s; None if no data is moved (a barrier) or no time was measured."""
     if size_bytes <= 0 or time_s <= 0:
         return None
-    # src/hypercube.cu counts what the others send.
+    # src/hypercube.cu counts only what the other ranks send.
     travelling = size_bytes * (ranks - 1) / ranks if operation == "hypercube" else size_bytes
     return travelling / time_s / 1e9
 
 
 def busbw_factor(operation: str, ranks: int) -> float | None:
-    """What turns algorithm bandwidth into bus bandwidth: 2(n-1)/n, (n-1)/n or 1; None for other operations."""
+    """The factor from algorithm to bus bandwidth: 2(n-1)/n, (n-1)/n or 1; None for other operations."""
     if operation == "all_reduce":
         return 2 * (ranks - 1) / ranks
     if operation in _ALL_BUT_OWN:
@@ -135,29 +135,29 @@ def busbw_factor(operation: str, ranks: int) -> float | None:
 
 
 def busbw_gb_per_s(operation: str, size_bytes: int, ranks: int, time_s: float) -> float | None:
-    """What one link of a rank carried, GB/s, whatever the number of ranks."""
+    """Bus bandwidth: what one link of a rank carried in GB/s, independent of the number of ranks."""
     algbw, factor = algbw_gb_per_s(operation, size_bytes, ranks, time_s), busbw_factor(operation, ranks)
     return None if algbw is None or factor is None else algbw * factor
 
 
-# --- the bandwidth curve as a picture: bus bandwidth over message size, both logarithmic, one line an operation
+# --- the bandwidth curve as an image: bus bandwidth over message size, both logarithmic, one line per operation
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _PLOT_WIDTH, _PLOT_HEIGHT = 860, 480, 70, 50, 600, 370
-# Okabe and Ito's colours, which people with colour-blindness can distinguish; marks differ besides.
+# Okabe and Ito's colours, which colour-blind people can distinguish; line styles differ as well.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c564b", "#7f7f7f")
 _LEAST, _MOST = 1e-9, 1e9
-"""GB/s; what somebody wrote beyond that is no measurement, and no axis reaches so far."""
+"""GB/s; values outside this range are no measurements, and no axis extends that far."""
 
 
 def write_curve(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
-    """An SVG of the world group, float32 (or what there is), and the expected peak if there is one."""
+    """Write the bandwidth curve as SVG: the group of all ranks, float32 if measured, and the expected peak if known."""
     series = _series(read_points(store))
     expected = next((f.attributes["expected_gb_per_s"] for f in findings if f.code == "preflight.bandwidth"), None)
     yield from (line.encode() + b"\n" for line in _svg(series, expected))
 
 
 def _series(points: Sequence[BandwidthPoint]) -> dict[str, list[BandwidthPoint]]:
-    """Points with a bandwidth by operation; of several data types the one with most sizes."""
+    """The points with a bandwidth per operation; of several data types, the one with the most sizes."""
     by_kind = gathered(
         ((point.operation, point.dtype), point)
         for point in points
@@ -195,7 +195,7 @@ def _svg(series: dict[str, list[BandwidthPoint]], expected: float | None) -> Ite
 
 
 class _Axis:
-    """A logarithmic axis from the power of `base` below the least value to that above the largest."""
+    """A logarithmic axis from the power of `base` below the smallest value to the power above the largest."""
 
     def __init__(self, values: Sequence[float], start: float, length: float, base: int) -> None:
         self.base, self.start, self.length = base, start, length

@@ -1,1 +1,1 @@
-"""Who takes part in which collective, who waits for whom, and who is the odd one: of all sources together."""
+"""Analysis of collectives across all sources: who takes part, who waits for whom, and which rank deviates."""

@@ -1,9 +1,9 @@
-"""What kind of operation a recorded name stands for, by the parts that such names are made of.
+"""The kind of operation that a recorded name stands for, derived from the parts of the name.
 
 Backends and versions write one operation in many ways: `all_gather`, `_all_gather_base`, `ALLGATHER_coalesced`,
 `all_gather_into_tensor_coalesced` (torch 2.0 to 2.13, ProcessGroupNCCL and ProcessGroupGloo), `all_gather_single`,
 `all_gather_v` (c10d's recorder of nccl2; TorchComms, hooks/common/OpNameHelper.hpp). Two calls are of one *kind* if
-they do the same to their tensors; whether they are the same *call* is for the names to say.
+they do the same to their tensors; only their names say whether they are the same *call*.
 """
 
 from __future__ import annotations
@@ -62,32 +62,32 @@ _TOGETHER: frozenset[Kind] = frozenset({"all_reduce", "all_gather", "reduce_scat
 
 @dataclass(frozen=True, slots=True)
 class OperationClass:
-    """What is true of an operation whatever its name."""
+    """Properties of a kind of operation that hold under every name it is recorded by."""
 
     kind: Kind
     sizes_agree: SizesAgree
-    """Where all members of the group must bring equal sizes."""
+    """Where all members of the group must pass equal sizes."""
     dtypes_agree: SizesAgree
-    """Where all members must bring equal data types. Of an exchange: in what they send."""
+    """Where all members must pass equal data types; for an exchange, in what they send."""
     completes_together: bool
-    """Nobody can finish it before all members entered it (unlike a broadcast at its source)."""
+    """No member can finish it before all have entered it (unlike a broadcast at its source)."""
     rooted: bool
-    """One member plays another part than the others."""
+    """One member, the root, has a different role from the others."""
 
     @property
     def exchange(self) -> bool:
-        """Each member sends every other a part of its own size. It finishes early who has nothing to receive."""
+        """Whether members send each other parts of different sizes, so that one with nothing to receive ends early."""
         return self.kind == "all_to_all"
 
     @property
     def hides_root(self) -> bool:
-        """Members may disagree on its root, which no record tells, and hang in it together."""
+        """Whether members may hang in it because they disagree on its root, which no record shows."""
         return self.kind in ("broadcast", "reduce")
 
 
 @cache
 def class_of(name: str) -> OperationClass:
-    """The class of a recorded operation, with or without the backend's prefix; `unknown` if no rule knows it."""
+    """The class of a recorded operation name, with or without the backend's prefix; `unknown` if no rule matches."""
     plain = name.rpartition(":")[2].strip().partition(" ")[0].lower().strip("_")
     stem = _joined(_ENDINGS.sub("", _joined(plain)))
     kind = _KINDS.get(stem, "unknown")

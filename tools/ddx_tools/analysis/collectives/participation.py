@@ -1,9 +1,9 @@
-"""Who is in which collective of a group, and who is not, by what each rank (or a peer) reports of itself.
+"""Who is in which collective of a group and who is not, according to what each rank (or a peer) reports.
 
-What the numbers of reports prove. A rank reports the oldest operation of a group that did not end in time; its program
+What reported numbers prove: a rank reports the oldest operation of a group that did not end in time; its program
 called it. A rank whose last call has a lower number did not call it. Ranks that wait at *different* numbers prove
-little: after a broken connection one rank may be an operation further, and a call too many on one rank shifts its
-numbers. Nobody is blamed for that.
+little: after a broken connection one rank may be an operation ahead, and one extra call on a rank shifts its numbers.
+No rank is blamed for that.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 @dataclass(frozen=True)
 class PendingCall:
-    """One operation that a rank called and that did not end."""
+    """An operation that a rank called and that has not ended."""
 
     values: Mapping[Aspect, str]
-    """What it called, as far as that must be the same on all ranks."""
+    """The properties of the call that must be the same on all ranks."""
     evidence: Evidence
     seq: int | None = None
     wait_s: float | None = None
@@ -37,44 +37,44 @@ class PendingCall:
 
     @property
     def operation(self) -> str | None:
-        """What was called."""
+        """Name of the operation."""
         return self.values.get("operation")
 
 
 @dataclass
 class GroupMember:
-    """How far one rank got in a group."""
+    """How far one rank got in a group, with the evidence."""
 
     rank: int
     call: PendingCall | None = None
-    """What it waits in: the oldest that did not end."""
+    """The oldest call that has not ended, in which the rank waits."""
     enqueued: int | None = None
-    """The last that its program called."""
+    """Sequence number of the last operation that its program called."""
     completed: int | None = None
     evidence: list[Evidence] = field(default_factory=list)
-    """All its evidence."""
+    """All evidence about the rank."""
     hosts: set[str] = field(default_factory=set)
 
     @property
     def is_idle(self) -> bool:
-        """Nothing of its own is pending in the group."""
+        """Whether the rank has nothing pending in the group."""
         return self.call is None and self.enqueued is not None and self.enqueued == self.completed
 
 
 @dataclass(frozen=True)
 class JobRanks:
-    """The ranks of the job, as the same source tells."""
+    """The ranks of the job, according to the source of the participation reports."""
 
     everybody: frozenset[int]
     complete: bool | None = None
     world_size: int | None = None
     silent_among: Callable[[frozenset[int]], tuple[list[int], bool] | None] = lambda waiting: None
-    """Of the ranks that wait, those without a word where all others have one, and whether they may merely be absent."""
+    """Given the waiting ranks: those without a report if all others have one, and whether they may only be absent."""
 
 
 @dataclass
 class GroupParticipation:
-    """One process group of one attempt."""
+    """A process group in one attempt of the job, with what its members reported."""
 
     basis: str
     members: dict[int, GroupMember]
@@ -82,33 +82,33 @@ class GroupParticipation:
     label: str | None = None
     is_world: bool = False
     named: bool = False
-    """The source tells which group it is; else it may be several."""
+    """The source names the group; otherwise the reports may come from several groups."""
     one_point: bool = False
-    """What its ranks wait in is one operation, also where nothing numbers it."""
+    """All its ranks wait in one operation, even if nothing gives a sequence number."""
     attempts: Sequence[int] = ()
     spoke: frozenset[int] = frozenset()
-    """Ranks that are not silent, though nothing says where they are."""
+    """Ranks that reported something, although nothing says where they are."""
     places: Callable[[Collection[int]], list[Location]] = lambda ranks: []
     contexts: Callable[[Sequence[int], Collection[int]], dict[str, Any]] = lambda ranks, peers: {}
-    """What ranks are in that their peers are not."""
+    """Given ranks and their peers: what the ranks are in that the peers are not."""
 
     @property
     def waiting(self) -> dict[int, PendingCall]:
-        """The ranks that wait, with what they wait in."""
+        """The waiting ranks, each with the call it waits in."""
         return {rank: member.call for rank, member in sorted(self.members.items()) if member.call}
 
 
 def party_findings(parties: Sequence[GroupParticipation], explained: Collection[int | None] = ()) -> list[Finding]:
-    """Findings about who is in which collective and who is not.
+    """Find who is in which collective and who is not.
 
-    `explained`: numbers at which something else tells why ranks wait, so that nobody's silence does.
+    `explained`: sequence numbers whose waits have another explanation, so silent ranks are not blamed for them.
     """
     by_attempt = gathered((tuple(party.attempts), _Seen(party)) for party in parties if party.waiting)
     return [finding for together in by_attempt.values() for finding in _of_attempt(together, explained)]
 
 
 def _of_attempt(together: Sequence[_Seen], explained: Collection[int | None]) -> list[Finding]:
-    """What the groups of one attempt show, and whom all their waiting leads back to."""
+    """What the groups of one attempt show, and which ranks all their waits lead back to."""
     found = []
     ties: dict[int, bool] = {}
     waiting = {rank for seen in together for rank in seen.party.waiting}
@@ -165,7 +165,7 @@ class _Seen:
         self.at = Where(party.basis, party.label, seq, next(iter(self.here.values())).operation, party.attempts)
         self.hold = Hold(at=self.at, waiting={rank: call.wait_s for rank, call in self.here.items()})
         self.entered = set(self.here)
-        """Who is in it, also without a report: its own limit had not run out."""
+        """Who is in it, even without a report because its own timeout had not expired."""
         if seq is not None:
             self.hold.lacking = tuple(each.rank for each in others if (each.enqueued or 0) < seq)
             self.entered |= {
@@ -174,10 +174,10 @@ class _Seen:
                 if each.completed is not None and each.completed < seq <= (each.enqueued or 0)
             }
 
-    # --- what they are in
+    # --- which operation the members are in
 
     def mismatch(self) -> Finding | None:
-        """Different operations under one number, or else different roots, sizes or data types of one."""
+        """Different operations under one number, or one operation with different roots, sizes or data types."""
         for aspect in ASPECTS:
             told = {rank: call.values[aspect] for rank, call in self.here.items() if aspect in call.values}
             if len(set(told.values())) > 1:
@@ -203,7 +203,7 @@ class _Seen:
         )
 
     def positions(self) -> Finding | None:
-        """Ranks that wait at another number than most."""
+        """Ranks that wait at a different sequence number from most."""
         if not self.apart:
             return None
         waiting = self.party.waiting
@@ -215,7 +215,7 @@ class _Seen:
             Severity.WARNING,
             sides.deviating,
             f"Ranks of {self.party.label or 'one group'} wait at different numbers: {sides.words()}. "
-            "That alone does not say who is wrong.",
+            "That alone does not show which rank is wrong.",
             replace(self.at, operation=None),
             self.shown(sides.deviating, self.lines(waiting)),
             operations={value: list(ranks) for value, ranks in sides.groups},
@@ -224,7 +224,7 @@ class _Seen:
             shift=highest - lowest,
         )
 
-    # --- who is not in it
+    # --- which members are not in it
 
     def missing(self, waiting: Set[int]) -> Finding | None:
         """Who never entered it. `waiting`: all ranks that wait in any group."""
@@ -247,11 +247,11 @@ class _Seen:
         )
 
     def silent(self) -> tuple[list[int], bool] | None:
-        """Where all others report that they wait here: the ranks without a word, and whether they may be absent."""
+        """If all others report waiting here: the ranks without a report, and whether they may be absent."""
         return self.job.silent_among(frozenset(self.entered | self.party.spoke)) if self._is_world else None
 
     def all_entered(self) -> Finding | None:
-        """Everybody is in it, and nobody gets out."""
+        """The finding that every member is in it and none finishes it."""
         if not self._is_world or len(self.entered) < 2 or self.job.everybody - self.entered:
             return None
         if self.at.operation in (None, *_TRANSFERS):
@@ -280,7 +280,7 @@ class _Seen:
         return FindingPlace(evidence, self.party.places(ranks), {host for each in members for host in each.hosts})
 
     def lines(self, ranks: Iterable[int]) -> list[Evidence]:
-        """The lines of some ranks, and one of another to hold against them."""
+        """The evidence lines of some ranks, and one of another rank for comparison."""
         waiting = self.party.waiting
         wanted = list(ranks)[:_MOST_EVIDENCE]
         other = next((rank for rank in waiting if rank not in wanted), None)

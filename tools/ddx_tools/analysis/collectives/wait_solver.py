@@ -1,11 +1,11 @@
-"""Who waits for whom, over all groups, and the smallest set of ranks whose absence explains every wait.
+"""Solves who waits for whom across all groups: the smallest set of ranks whose absence explains every wait.
 
-An edge leads from a waiting rank through the operation that it is in to each rank that is not in it. Who waits for
-nobody is a root. Ranks that wait for each other in a circle hold each other up. A rank that left no record, or no word,
-may be anything: it is blamed only for waits that nothing else explains.
+An edge leads from a waiting rank, through the operation it is in, to each rank that is not in it. A rank that waits
+for none is a root. Ranks that wait for each other in a circle block each other. A rank without a record or a report
+may be in any state: it is blamed only for waits that nothing else explains.
 
-What tells who is in which operation (flight records, what logs report) makes the `Hold`s, and knows in what state a
-rank is that holds others up.
+The sources that know who is in which operation (flight records, log reports) create the `Hold`s, and know the state
+of a rank that blocks others.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from ddx_tools.analysis.collectives.findings import State, Where
 from ddx_tools.model.diagnosis import rank_list
 
 By = Literal["pairing", "absence", "order", "nothing"]
-"""What tells the odd ones of a circle: the pairing of sends and receives, their absence from where many are, or the
-order of calls that others follow."""
+"""What singles out the deviating ranks of a circle: the pairing of sends and receives, their absence from an operation
+that many are in, or the call order that others follow."""
 
 
 @dataclass(kw_only=True)
 class Hold:
-    """One operation, the ranks in it, and those that keep them there."""
+    """An operation, the ranks waiting in it, and the ranks that keep them waiting."""
 
     at: Where
     waiting: dict[int, float | None] = field(default_factory=dict)
-    """Rank to seconds from its call to the moment of which it is told; None if that is not known."""
+    """Per waiting rank, the seconds from its call to the time of the evidence; None if unknown."""
     lacking: tuple[int, ...] = ()
-    """Ranks that had not called it then."""
+    """Ranks that had not called it by then."""
     behind: tuple[int, ...] = ()
-    """Ranks that called it, but are in an earlier call, or their GPU never started it."""
+    """Ranks that called it, but are still in an earlier call, or whose GPU never started it."""
     elsewhere: tuple[int, ...] = ()
-    """Ranks that called another operation in its place, against a majority if there is one."""
+    """Ranks that called another operation in its place; the minority, if there is one."""
     unknown: tuple[int, ...] = ()
-    """Ranks of which nothing tells."""
+    """Ranks without any evidence."""
     too_early: tuple[int, ...] = ()
-    """Ranks of which what tells is too old."""
+    """Ranks whose evidence is too old."""
     by_deviation: bool = False
-    """The rank in it got there by its own deviation, and waits for nobody."""
+    """The rank in it got there by its own deviation, so it waits for no rank."""
 
     @property
     def op(self) -> str:
-        """What was called."""
+        """Name of the operation."""
         return self.at.operation or "a collective"
 
     @property
     def seq(self) -> int | None:
-        """Sequence number of the collective; None for a transfer, and where nothing says it."""
+        """Sequence number of the collective; None for a transfer, or if unknown."""
         return self.at.seq
 
     @property
@@ -60,12 +60,12 @@ class Hold:
 
     @property
     def wait_s(self) -> float | None:
-        """The longest wait that is known."""
+        """The longest known wait, in seconds."""
         return max((wait for wait in self.waiting.values() if wait is not None), default=None)
 
     @property
     def is_complete(self) -> bool:
-        """Whether nobody of its members is missing: they are all in it."""
+        """Whether all members are in it."""
         return not (self.blockers or self.unknown or self.too_early or self.by_deviation)
 
 
@@ -74,26 +74,26 @@ H = TypeVar("H", bound=Hold)
 
 @dataclass(frozen=True)
 class SolvedWaits(Generic[H]):
-    """How waiting spreads, and where it leads."""
+    """A solved wait graph: the waits, and the roots that all of them lead to."""
 
     holds: tuple[H, ...]
-    """Those in which somebody waits for somebody."""
+    """The holds in which some rank waits for another."""
     roots: Mapping[int, State]
-    """The smallest set of ranks that explains every wait, and how each of them holds the others up."""
+    """The smallest set of ranks that explains every wait, with how each of them blocks the others."""
     tie: bool
-    """Others explain it as well: the roots are all that may be, not all that are."""
+    """Other ranks would explain the waits as well: the roots are all candidates, not certain culprits."""
     victims: tuple[int, ...]
     sentences: tuple[str, ...]
-    """The waits in words, from those nearest to a root to the farthest."""
+    """The waits as sentences, from those nearest to a root to the farthest."""
     circle: tuple[int, ...] = ()
-    """All ranks of the circle that the roots are part of, if they are in one."""
+    """All ranks of the circle that the roots belong to, if there is one."""
     told_by: By = "nothing"
-    """What tells the roots from the others of the circle."""
+    """What distinguishes the roots from the others in the circle."""
     unseen: tuple[int, ...] = ()
-    """Without roots: where all waiting ends, of which nothing tells what they are in."""
+    """If there are no roots: the ranks where all waits end, whose current operation is unknown."""
 
     def by_state(self) -> dict[State, list[int]]:
-        """The roots of each state, by state; those that nobody saw among them."""
+        """The roots grouped by state, including roots without evidence."""
         found: dict[State, list[int]] = {"unseen": list(self.unseen)} if self.unseen else {}
         for rank, state in sorted(self.roots.items()):
             found.setdefault(state, []).append(rank)
@@ -102,20 +102,20 @@ class SolvedWaits(Generic[H]):
 
 @dataclass(frozen=True)
 class Known(Generic[H]):
-    """What a source knows beside the waits."""
+    """What a source knows apart from the waits."""
 
     state: Callable[[int], State | None]
-    """How a rank that waits for nobody holds others up; None if nothing more is known of it."""
+    """How a rank that waits for none blocks others; None if nothing more is known about it."""
     silent: Callable[[list[H]], tuple[Iterable[int], bool]]
-    """The fewest ranks without a word that explain waits which nothing else does, and whether others would do."""
+    """Given unexplained waits: the fewest ranks without a report that explain them, and whether others also would."""
     odd: Callable[[set[int]], tuple[Iterable[int], By]] = lambda circle: ((), "nothing")
-    """The odd ones of a circle, if anything singles them out, and what does."""
+    """Given a circle: its deviating ranks, if anything singles them out, and what does."""
     silence: State = "no_record"
-    """The name for a rank without evidence."""
+    """The state given to a rank without evidence."""
 
 
 def graph_of(holds: Sequence[H], known: Known[H]) -> SolvedWaits[H] | None:
-    """The graph behind some waits; None if nobody waits for anybody."""
+    """Solve the graph of the given waits; None if no rank waits for another."""
     held = [hold for hold in holds if hold.blockers or hold.unknown]
     if not held:
         return None
@@ -129,7 +129,7 @@ def graph_of(holds: Sequence[H], known: Known[H]) -> SolvedWaits[H] | None:
 
 
 def _roots(holds: Sequence[H], known: Known[H]) -> tuple[dict[int, State], bool, tuple[int, ...], By]:
-    """The roots with their states, whether others would do as well, the circle they are part of, and what tells it."""
+    """(roots with states, whether others would also explain the waits, the roots' circle, what singled them out)."""
     told_by: By = "nothing"
     roots: dict[int, State] = {}
     tie = unseen = False
@@ -151,11 +151,11 @@ def _roots(holds: Sequence[H], known: Known[H]) -> tuple[dict[int, State], bool,
         elif rank not in awaited or rank in waits_for_unknown:
             continue
         elif state == "unseen":
-            unseen = True  # Its source has lost what it is in.
+            unseen = True  # Its source no longer shows what it is in.
         else:
-            tie = True  # It is in something of which nothing more is known, like a kernel that all are in.
+            tie = True  # It is in something about which nothing more is known, such as a kernel that all are in.
     if roots:
-        # Who has nothing pending waits for nobody. That explains the waits, whatever the ring of another has lost.
+        # A rank with nothing pending waits for none. That explains the waits, whatever another rank's ring has lost.
         return roots, tie or (unseen and "outside" not in roots.values()), circle, told_by
     tie = tie or unseen
     unknown, several = known.silent([hold for hold in holds if not hold.blockers and hold.unknown])
@@ -163,7 +163,7 @@ def _roots(holds: Sequence[H], known: Known[H]) -> tuple[dict[int, State], bool,
 
 
 def _sinks(holds: Sequence[Hold]) -> list[set[int]]:
-    """Sets of ranks that wait for nobody outside of them. An operation is a node as well, with a negative number."""
+    """Sets of ranks that wait for none outside their set. Operations are nodes as well, with negative numbers."""
     edges: dict[int, set[int]] = {}
     for number, hold in enumerate(holds, 1):
         edges[-number] = set(hold.blockers)
@@ -175,14 +175,14 @@ def _sinks(holds: Sequence[Hold]) -> list[set[int]]:
     for component in components(edges):
         beyond = {target for node in component for target in edges[node]} - component
         ranks = {node for node in component if node >= 0}
-        # An operation that waits for nobody known is no one.
+        # An operation that waits for no known rank is not a root.
         if ranks and not any(target >= 0 or edges[target] for target in beyond):
             found.append(ranks)
     return found
 
 
 def _distances(roots: set[int], holds: Sequence[Hold]) -> dict[int, int]:
-    """Steps from each rank to the nearest root."""
+    """The number of waits from each rank to the nearest root."""
     distance = dict.fromkeys(roots, 0)
     frontier, steps = roots, 0
     while frontier:
@@ -203,7 +203,7 @@ _MAX_SENTENCES = 7
 
 
 def _sentences(holds: Iterable[Hold], distance: Mapping[int, int]) -> list[str]:
-    """One sentence for each operation."""
+    """One sentence per operation, nearest to the roots first."""
     ordered = sorted(
         holds, key=lambda hold: (min(distance.get(r, len(distance)) for r in hold.waiting), min(hold.waiting))
     )
@@ -256,7 +256,7 @@ def components(edges: Mapping[int, Set[int]]) -> list[set[int]]:
 
 
 def circle_in(towards: Mapping[int, int]) -> list[int]:
-    """The ranks of a circle, in order, where each rank leads to one; none if there is no circle."""
+    """The ranks of a circle, in order, in a graph where each rank points to one other; empty if there is no circle."""
     led_nowhere: set[int] = set()
     for start in towards:
         steps: dict[int, int] = {}
@@ -271,9 +271,9 @@ def circle_in(towards: Mapping[int, int]) -> list[int]:
 
 
 def fewest(sets: Iterable[Set[int]]) -> tuple[set[int], bool]:
-    """The fewest ranks of which one is in each set, and whether others would do.
+    """The smallest set of ranks that hits every given set, and whether other ranks would do so as well.
 
-    Again and again those that are in most of the sets that are left; of equals none is to be preferred.
+    Greedy: repeatedly takes the ranks that are in most of the remaining sets, with all ranks of a tie.
     """
     left, found, tie = list(sets), set[int](), False
     while left:

@@ -1,1 +1,1 @@
-"""Rows of `host_facts` as analyses read them."""
+"""Access to the rows of `host_facts`, for analyses."""

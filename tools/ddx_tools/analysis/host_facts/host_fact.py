@@ -1,4 +1,4 @@
-"""Rows of `host_facts` as the analyses read them."""
+"""Rows of `host_facts`, and findings built from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVIDENCE_LIMIT = 8
 
 @dataclass(frozen=True)
 class HostFactRow:
-    """One fact about a machine."""
+    """One fact about a host, as stored in `host_facts`."""
 
     host: str | None
     topic: str
@@ -25,7 +25,7 @@ class HostFactRow:
     evidence: Evidence
 
     def evidence_of(self, *names: str) -> list[Evidence]:
-        """Where values stand that have lines of their own (`nvidia-smi -q` is long); else where the fact begins."""
+        """Evidence for named values that have their own lines (`nvidia-smi -q` is long); else the fact's first line."""
         places = self.values.get("lines") or {}
         found = [places[name] for name in names if name in places]
         source = self.evidence.source
@@ -33,29 +33,29 @@ class HostFactRow:
 
 
 def read_facts(store: Store) -> list[HostFactRow]:
-    """All facts, in the order in which they were read: of two readings of a counter, the earlier comes first."""
+    """All facts in the order in which they were read: of two readings of a counter, the earlier comes first."""
     rows = store.query("SELECT host, topic, subject, facts, text, source, source_line FROM host_facts ORDER BY rowid")
     return [seen(row) for row in rows]
 
 
 def seen(row: dict[str, Any]) -> HostFactRow:
-    """One row of `host_facts`."""
+    """Convert a database row of `host_facts`."""
     place = Evidence(source=row["source"], line=row["source_line"], quote=row["text"])
     return HostFactRow(row["host"], row["topic"], row["subject"], json.loads(row["facts"]), place)
 
 
 def of_topic(facts: Iterable[HostFactRow], *topics: str) -> list[HostFactRow]:
-    """The facts about one thing."""
+    """The facts with one of these topics."""
     return [fact for fact in facts if fact.topic in topics]
 
 
 def by_host(facts: Iterable[HostFactRow]) -> dict[str | None, list[HostFactRow]]:
-    """Facts by host; those of which nobody says the host are taken for one."""
+    """Facts per host; facts without a host count as one host."""
     return gathered((fact.host, fact) for fact in facts)
 
 
 def by_place(facts: Iterable[HostFactRow]) -> list[list[HostFactRow]]:
-    """Facts by host; those of which nobody says the host by file, since two files may be of two hosts."""
+    """Facts per host; facts without a host per file, since two files may be from two hosts."""
     return list(gathered(((fact.host is not None, fact.host or fact.evidence.source), fact) for fact in facts).values())
 
 
@@ -71,10 +71,9 @@ def finding(
     named: bool = False,
     **attributes: Any,
 ) -> Finding:
-    """A finding about the hosts of these facts, or those of `about`; the summary begins with the former unless `named`.
+    """Build a finding about the hosts of these facts, or of `about`; the summary starts with the hosts unless `named`.
 
-    Attributes that are None or an empty list are left out. A name that Python keeps for itself is written with `_`
-    behind it.
+    Attributes that are None or an empty list are left out. A name that Python reserves is written with a trailing `_`.
     """
     facts = list(facts)
     hosts = sorted({fact.host for fact in facts if fact.host})
@@ -94,14 +93,14 @@ def finding(
 
 
 def devices_text(devices: Iterable[str]) -> str:
-    """Devices for a sentence, bounded."""
+    """Devices as text for a sentence, at most six by name."""
     listed = list(dict.fromkeys(devices))
     more = f" and {len(listed) - 6} more" if len(listed) > 6 else ""
     return ", ".join(listed[:6]) + more
 
 
 def gibibytes(size: int) -> str:
-    """A size for a person."""
+    """A number of bytes as readable text: `1.5 GiB`."""
     for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 1 << shift:
             return f"{size / (1 << shift):.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Findings about TCP connections that hold bytes: who does not read from whom."""
+"""Findings about TCP connections with unread bytes or without an answer: which process or host is not responding."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ddx_tools.model.grouping import gathered
 
 _MOST = 32
 _Ends = tuple[str, str]
-"""Local and remote address of a connection."""
+"""A connection, as (local address, remote address)."""
 
 
 def socket_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Connections with bytes that their owner does not read; where ranks are known, theirs only.
+    """Find connections whose owner leaves bytes unread; if ranks are known, only theirs.
 
-    Seen in two samples without a byte taken out, or with the sender's window shut, it is a notice: a rank that is busy
-    reads nothing either.
+    If two samples show that nothing was read, or the sender's window is closed, it is a notice, but no more than that:
+    a busy rank reads nothing either.
     """
     ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
     told = 0
@@ -42,7 +42,7 @@ def socket_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def owned_by_others(facts: Iterable[HostFactRow]) -> Callable[[HostFactRow], bool]:
-    """Says of a socket whether it is of a process that is no rank, on a host of which ranks are known."""
+    """A test for sockets: whether one belongs to a process that is not a rank, on a host whose ranks are known."""
     ranks = {(fact.host, str(fact.subject)) for fact in of_topic(facts, "rank_process")}
     hosts = {host for host, _ in ranks}
 
@@ -54,17 +54,17 @@ def owned_by_others(facts: Iterable[HostFactRow]) -> Callable[[HostFactRow], boo
 
 
 def ends(socket: HostFactRow) -> _Ends:
-    """Local and remote address of a connection, of which both lines were kept."""
+    """The local and remote address of a connection."""
     return plain_address(str(socket.values["local"])), plain_address(str(socket.subject))
 
 
 def host_of(address: str) -> str:
-    """The address of `10.0.0.1:80` or `[fe80::1%eth0]:80` without its port."""
+    """Strip the port from `10.0.0.1:80` or `[fe80::1%eth0]:80`."""
     return plain_address(address).rpartition(":")[0].strip("[]").partition("%")[0]
 
 
 def plain_address(address: str) -> str:
-    """One form for an address that IPv6 sockets show as mapped: `[::ffff:10.0.0.1]:80`."""
+    """Convert an IPv4 address that IPv6 sockets show as mapped (`[::ffff:10.0.0.1]:80`) to its plain form."""
     return address.replace("[::ffff:", "").replace("]", "") if address.startswith("[::ffff:") else address
 
 
@@ -74,12 +74,12 @@ def _unread(
     last = seen[-1]
     reader, sender = _owner(seen, ranks), _owner(other, ranks)
     count = last.values["unread_bytes"]
-    words = f"{reader[0] or 'A process'} leaves {count} bytes unread that {sender[0] or last.subject} sent"
+    words = f"{reader[0] or 'A process'} has not read {count} bytes that {sender[0] or last.subject} sent"
     return finding(
         "network.unread_bytes",
         Severity.NOTICE if certain else Severity.INFO,
         [*seen, *other],
-        f"{words}: it does not read from this connection" + (" now." if certain else " at this moment."),
+        f"{words}: it is not reading from this connection" + ("." if certain else " at this moment."),
         unread_bytes=count,
         unsent_bytes=other[-1].values.get("unsent_bytes") if other else None,
         local=last.values["local"],
@@ -94,7 +94,7 @@ def _unread(
 def _owner(
     sockets: list[HostFactRow], ranks: dict[tuple[str | None, str], int | None]
 ) -> tuple[str | None, int | None, int | None]:
-    """Who has a connection open, in words, by rank and by pid; of several (workers inherit it) the rank."""
+    """The owner of a connection, as (words, rank, pid); of several owners (workers inherit it), the rank."""
     owners = [(one.host, owner["pid"], owner["name"]) for one in sockets for owner in one.values.get("owners", [])]
     for host, pid, _ in owners:
         rank = ranks.get((host, str(pid)))
@@ -105,17 +105,17 @@ def _owner(
     return None, None, None
 
 
-# --- findings about connections that are asked for and not answered: packets to that port of that host are dropped
+# --- findings about connection attempts that get no answer: packets to that port of that host are dropped
 
 _LEAST_BACKOFF = 2
-"""Doublings of the timer of the first packet, which begins with a second: three were sent, for three seconds."""
+"""Doublings of the first packet's timer, which starts at one second: three packets were sent in three seconds."""
 
 
 def unanswered_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Who gets no answer, and, where the address is one of a host that was looked at, whose port is silent.
+    """Find who gets no answer and, if the address belongs to a captured host, whose port is silent.
 
-    A host is named if others get no answer from it, either, or if a connection stands between it and the one that asks.
-    Else the way may be broken, or the asker's own firewall; and it is if both ask each other in vain.
+    A host is named if others get no answer from it either, or if it has a working connection with the asking host.
+    Otherwise the path or the asker's own firewall may be at fault; and it is if neither gets an answer from the other.
     """
     owners = owners_of_addresses(facts)
     others = owned_by_others(facts)
@@ -148,7 +148,7 @@ def _is_unanswered(socket: HostFactRow) -> bool:
 
 def _unreachable(socket: HostFactRow, peer: str, *, at_store: bool, host_answers: bool) -> Finding:
     sent = int(socket.values.get("again") or socket.values["backoff"]) + 1
-    # A host that is down, or an address that nobody has, answers neither ARP nor on another port.
+    # A host that is down, or an address that no host has, answers neither ARP nor on another port.
     below = " The host is up: other connections to it work." if host_answers else ""
     return finding(
         "startup.endpoint_unreachable",
@@ -178,7 +178,7 @@ def _closed(owner: str, socket: HostFactRow, peer: str) -> Finding:
 
 
 def owners_of_addresses(facts: Iterable[HostFactRow]) -> dict[str, str]:
-    """By address the one host that has an address; one that several have, such as that of a bridge, is nobody's."""
+    """The host per address; addresses that several hosts have, such as that of a bridge, are left out."""
     found: dict[str, set[str]] = {}
     for host, of_host in by_host(facts).items():
         for interface in of_topic(of_host, "interface"):

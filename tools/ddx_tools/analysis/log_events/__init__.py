@@ -1,1 +1,1 @@
-"""Events that were read out of logs: who reported them, which are handled, what known messages mean."""
+"""Events extracted from logs: which rank reported them, which were handled, and what known messages mean."""

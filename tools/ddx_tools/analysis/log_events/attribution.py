@@ -1,9 +1,9 @@
-"""Whose words are these? Joins rows that do not state a rank with those that do.
+"""Finds the rank behind each log event by joining rows that do not state a rank with rows that do.
 
-In order: the process id; the local rank, through a launcher that names both; the process index of mp.spawn; the task of
-Slurm, where each is one rank; and last, what is left over: one unlabelled failure, and one rank that ended that way and
-said nothing itself.
-Every join says how it was made. What cannot be joined stays without a rank.
+In order: by process id; by local rank, through a launcher that names both; by the process index of mp.spawn; by Slurm
+task, if each task is one rank; and last by elimination: one unlabelled failure, and one rank that ended that way
+without a message of its own.
+Every join records how it was made. Events that cannot be joined stay without a rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ddx_tools.model.signals import signal_name
 
 
 def identify(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
-    """Set `ranks` and `joined` of the events. `processes` are rows of the `ranks` table, of a live job."""
+    """Set `ranks` and `joined` of the events. `processes`: rows of the `ranks` table from a live job."""
     _by_pid(events, processes)
     _by_local_rank(events, processes)
     _by_process_index(events)
@@ -31,7 +31,7 @@ def identify(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
 
 
 def _by_pid(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
-    """A process id counts on one host; files from the user do not say theirs."""
+    """Join by process id, which is unique only per host; submitted files do not name their host."""
     known = [(row["host"], row["pid"], row["rank"]) for row in processes if row["role"] == "rank"]
     known += [(e.row["host"], e.row["pid"], e.row["rank"]) for e in events]
     owners: dict[int, set[tuple[str | None, int]]] = defaultdict(set)
@@ -48,7 +48,7 @@ def _by_pid(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
 
 
 def _by_local_rank(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
-    """Global = local + offset, where a launcher's summary, a label or a live process gives both."""
+    """Join by local rank: global = local + offset, if a launcher's summary, a label or a live process gives both."""
     by_source: dict[tuple[str, str | None], set[int]] = defaultdict(set)
     by_host: dict[str | None, set[int]] = defaultdict(set)
     for event in events:
@@ -78,21 +78,21 @@ def _by_process_index(events: list[LogEvent]) -> None:
     for event in events:
         index = event.details.get("process_index")
         if not event.ranks and index is not None:
-            _join(event, [index], "process index of mp.spawn")
+            _join(event, [index], "mp.spawn process index")
 
 
 def _by_task(events: list[LogEvent]) -> None:
-    """A task in which a launcher starts ranks of its own is none; then local ranks are spoken of."""
+    """Join by Slurm task, except if a launcher inside the task starts the ranks: then numbers are local ranks."""
     if any(event.details.get("local_rank") is not None for event in events):
         return
     for event in events:
         task = event.details.get("task")
         if not event.ranks and task is not None:
-            _join(event, [task], "task of Slurm")
+            _join(event, [task], "Slurm task")
 
 
 def _within_tracebacks(events: list[LogEvent]) -> None:
-    """A known message inside a traceback belongs to whom the traceback belongs."""
+    """Give a known message inside a traceback the ranks of that traceback."""
     enclosing = Enclosing(events)
     for event in events:
         if not event.ranks and event.kind in ("gloo", "watchdog", "signature"):
@@ -102,7 +102,7 @@ def _within_tracebacks(events: list[LogEvent]) -> None:
 
 
 def _what_is_left(events: list[LogEvent]) -> None:
-    """One way to end that no label explains, and exactly as many ranks that ended that way without a word."""
+    """Join by elimination: unlabelled failures of one kind, and equally many ranks that silently ended that way."""
     codes = exit_codes(events)
     told = {rank for event in events if event.exception and event.kind != "failure_summary" for rank in event.ranks}
     raised = [event for event in events if event.kind == "traceback" and not event.ranks and not event.is_launcher]
@@ -135,7 +135,7 @@ def _join(event: LogEvent, ranks: list[int], how: str) -> None:
 
 
 def exit_codes(events: list[LogEvent]) -> dict[int, int]:
-    """Exit code by rank, of the last attempt that says one."""
+    """Exit code per rank, from the last attempt that reports any."""
     codes: dict[int, int] = {}
     for event in sorted(events, key=lambda e: e.attempt):
         if event.row["exit_code"] is not None and not event.is_note:
@@ -152,7 +152,7 @@ class Enclosing:
             self._by_stream[event.row["source"], event.details.get("stream")].add(event)
 
     def of(self, event: LogEvent) -> LogEvent | None:
-        """The traceback of the same stream around an event; of several that are mixed, the one that it names."""
+        """The traceback around an event in its stream; if several are interleaved, the one that the event names."""
         line = event.row["source_line"]
         spans = self._by_stream.get((event.row["source"], event.details.get("stream")))
         around = spans.around(line) if spans else []
@@ -161,22 +161,22 @@ class Enclosing:
 
 
 class _Spans:
-    """The tracebacks of one stream, by their first lines."""
+    """The tracebacks of one stream, ordered by first line."""
 
     def __init__(self) -> None:
         self._tracebacks: list[LogEvent] = []
         self._first_lines: list[int] = []
         self._furthest: list[int] = []
-        """The last line that the tracebacks up to each one reach."""
+        """For each traceback, the last line that it or any earlier one reaches."""
 
     def add(self, traceback: LogEvent) -> None:
-        """Add the next one."""
+        """Add the next traceback."""
         self._tracebacks.append(traceback)
         self._first_lines.append(_first_line(traceback))
         self._furthest.append(max([traceback.details["last_line"], *self._furthest[-1:]]))
 
     def around(self, line: int) -> list[LogEvent]:
-        """Those that a line lies in, in order. Mostly only the last one before it is looked at."""
+        """The tracebacks that contain a line, in order. Usually only the last one before it needs checking."""
         found = []
         at = bisect_right(self._first_lines, line) - 1
         while at >= 0 and self._furthest[at] >= line:
@@ -190,7 +190,7 @@ def _first_line(traceback: LogEvent) -> int:
     return int(traceback.details["first_line"])
 
 
-# --- how findings out of reports of ranks are built: who reported, where in the program, and the lines that say so
+# --- building findings from ranks' reports: who reported, where in the program, and the lines as evidence
 
 _EVIDENCE_LIMIT = 8
 _VALUES_LIMIT = 64
@@ -205,7 +205,7 @@ def reported_finding(
     attributes: dict[str, Any],
     group: str | None,
 ) -> Finding:
-    """A finding out of what ranks reported; its summary is for the caller to say."""
+    """Build a finding from ranks' reports; the caller fills in its summary."""
     places = [place for event in events if (place := part_of(event, enclosing)[0])]
     attempts = sorted({event.attempt for event in events} - {0})
     facts = {**attributes, "basis": "log", "attempts": attempts or None}
@@ -223,23 +223,23 @@ def reported_finding(
 
 
 def operation_of(event: LogEvent, enclosing: Enclosing) -> str | None:
-    """The function of torch.distributed in the traceback around a message."""
+    """The torch.distributed function in the traceback around a message."""
     return part_of(event, enclosing)[1]
 
 
 def part_of(event: LogEvent, enclosing: Enclosing) -> tuple[Location | None, str | None]:
-    """Place and operation of the exception around a message."""
+    """The (place, operation) of the exception around a message."""
     around = enclosing.of(event)
     return around.part_at(event.row["source_line"]) if around else (None, None)
 
 
 def distinct_places(places: list[Location]) -> list[Location]:
-    """Each place once, and not too many."""
+    """Drop duplicate places and limit their number."""
     return list({(place.file, place.line): place for place in places}.values())[:_EVIDENCE_LIMIT]
 
 
 def by_ranks(values: Mapping[int, Any] | Mapping[int | None, Any]) -> dict[str, Any]:
-    """Values by rank for a reader: `{"ranks 0-6": 412, "rank 7": 411}`; None is an unidentified rank."""
+    """Group values by rank for a reader: `{"ranks 0-6": 412, "rank 7": 411}`; None is an unidentified rank."""
     ranks: dict[Any, list[int]] = {}
     for rank, value in sorted(values.items(), key=lambda item: -1 if item[0] is None else item[0]):
         ranks.setdefault(value, []).extend([] if rank is None else [rank])
@@ -248,5 +248,5 @@ def by_ranks(values: Mapping[int, Any] | Mapping[int | None, Any]) -> dict[str, 
 
 
 def who_reports(ranks: list[int]) -> str:
-    """The ranks that report, at the beginning of a sentence."""
+    """The reporting ranks in words, for the start of a sentence."""
     return rank_list(ranks).capitalize() if ranks else "An unidentified rank"

@@ -1,6 +1,6 @@
-"""The text of a CUDA out-of-memory error, as numbers of bytes.
+"""Parses the text of a CUDA out-of-memory error into byte counts.
 
-Source: c10/cuda/CUDACachingAllocator.cpp of torch, whose wordings are
+Source: torch's c10/cuda/CUDACachingAllocator.cpp, with these wordings:
 
     2.2 and later  CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which
                    1.20 GiB is free. Process 4711 has 3.00 GiB memory in use. Including non-PyTorch memory, this process
@@ -11,7 +11,7 @@ Source: c10/cuda/CUDACachingAllocator.cpp of torch, whose wordings are
     to 2.0         CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.15 GiB total capacity; 70.00 GiB already
                    allocated; 1.00 GiB free; 40.00 GiB allowed; 75.00 GiB reserved in total by PyTorch) …
 
-A job's log may break the text at any blank. Numbers that it does not say are left out.
+A job's log may break the text at any space. Numbers that it does not contain are left out.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _REQUESTED = re.compile(rf"Requested size: {_SIZE}")
 
 
 def parse_cuda_oom(text: str) -> dict[str, Any] | None:
-    """Attributes of `memory.cuda_oom`, all sizes in bytes; None if the text reports no such error.
+    """Parse an error text into the attributes of `memory.cuda_oom`, sizes in bytes; None if it reports no such error.
 
-    `fragmented`: what the allocator holds and does not use would have been enough for what was tried, and is a
-    twentieth of what it holds or more; None if the text does not say these. `unused_is_small`: that is less than a
-    sixth of what it holds; left out if not. `other_processes_bytes`: where these left too little; `other_processes`:
-    how many they are. `devices`: the number of the GPU as the process counts.
+    `fragmented`: the allocator's reserved but unused memory would have been enough for the request, and is at least a
+    twentieth of what it holds; None if the text lacks these numbers. `unused_is_small`: it is less than a sixth of what
+    the allocator holds; left out otherwise. `other_processes_bytes`: set if other processes left too little;
+    `other_processes`: how many they are. `devices`: the GPU number as the process counts.
     """
     start = _START.search(text)
     if start is None:
@@ -69,11 +69,11 @@ def parse_cuda_oom(text: str) -> dict[str, Any] | None:
         unused = found["reserved_unallocated_bytes"] = max(reserved - allocated, 0)
     others = [size for match in _OTHERS.finditer(message) if (size := size_bytes(match[1])) is not None]
     if found["process_bytes"] is None and others and max(others) >= (allocated or 0) + (unused or 0):
-        # Where the container has process ids of its own, torch does not know itself among the others.
+        # In a container with its own process ids, torch does not recognise its own process in the list.
         found["process_bytes"] = max(others)
         others.remove(max(others))
     if (found["free_bytes"] or 0) >= (found["tried_bytes"] or math.inf):
-        others = []  # the GPU had room: it is the limit of this process that was reached
+        others = []  # the GPU had room: this process reached its own limit
     facts: dict[str, Any] = {
         **found,
         "devices": [match[1]] if (match := _DEVICE.search(message)) else None,
@@ -98,12 +98,12 @@ def _is_absurd(value: Any) -> bool:
 
 
 def _is_small(unused: int | None, allocated: int | None) -> bool:
-    """Whether so little is unused that a nearly full GPU explains the failure as well."""
+    """Whether so little is unused that a nearly full GPU also explains the failure."""
     return unused is not None and bool(allocated) and unused * _SMALL < unused + (allocated or 0)
 
 
 def _is_large(tried: int | None, total: int | None) -> bool | None:
-    """Whether one tensor was to take an eighth of the GPU."""
+    """Whether the request was at least an eighth of the GPU's memory; None if unknown."""
     return tried * _LARGE >= total if tried and total else None
 
 

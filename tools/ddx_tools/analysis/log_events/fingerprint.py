@@ -1,13 +1,13 @@
-"""The mismatch report of TORCH_DISTRIBUTED_DEBUG=DETAIL (torch 1.9 to 2.15, ProcessGroupWrapper.cpp).
+"""Parses the mismatch report of TORCH_DISTRIBUTED_DEBUG=DETAIL (torch 1.9 to 2.15, ProcessGroupWrapper.cpp).
 
     Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(
     SequenceNumber=3, OpType=ALLREDUCE, TensorShape=[8], TensorDtypes=Float, TensorDeviceTypes=…), but Rank 2
     is running collective: CollectiveFingerPrint(…).Collectives differ in the following aspects:   Op type: …
 
-The rank that reports is right about itself. Of its peer it may decode a wrong operation if one of the two has
-no tensor or two of them (barrier, reduce_scatter): measured on torch 2.13.
+The reporting rank is right about itself. For its peer it may decode a wrong operation if one of the two has no
+tensor or two tensors (barrier, reduce_scatter): measured on torch 2.13.
 
-Up to torch 1.12 a rank reports itself alone ("Rank 0 is running inconsistent collective: CollectiveFingerPrint(…)").
+Up to torch 1.12 a rank reports only itself ("Rank 0 is running inconsistent collective: CollectiveFingerPrint(…)").
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _ASPECTS = "Collectives differ in the following aspects:"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What one rank was running."""
+    """The collective that one rank was running."""
 
     rank: int
     operation: str
-    """Lower case, in torch's words where they are known: `all_reduce`, `broadcast`, `barrier`."""
+    """Lower case, with torch's name if known: `all_reduce`, `broadcast`, `barrier`."""
     seq: int | None
     shape: str | None
     dtype: str | None
@@ -44,17 +44,17 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class MismatchReport:
-    """One rank's report: itself, the first peer that differs, and in what."""
+    """One rank's mismatch report: its own call, the first peer with a different call, and how they differ."""
 
     own: Fingerprint
     peer: Fingerprint | None
-    """None where it reports itself alone."""
+    """None if it reports only itself."""
     aspects: frozenset[str]
-    """Of `operation`, `shape` and `dtype`; empty without a peer."""
+    """A subset of `operation`, `shape` and `dtype`; empty without a peer."""
 
 
 def parse_mismatch(text: str) -> MismatchReport | None:
-    """The report in a message; None if there is none or it is cut before an operation that it reports."""
+    """Parse the report in a message; None if there is none, or it is cut off before a reported operation."""
     start = text.find(_START)
     if start < 0:
         return None
@@ -107,11 +107,11 @@ _NAMES = {
 
 
 def operation_name(op_type: str) -> str:
-    """torch.distributed's name of a C++ OpType (torch/csrc/distributed/c10d/Types.hpp, `opTypeToString`)."""
+    """torch.distributed's name for a C++ OpType (torch/csrc/distributed/c10d/Types.hpp, `opTypeToString`)."""
     return _NAMES.get(op_type, op_type.lower())
 
 
-# --- what a known message says, as values: numbers as numbers, sizes in bytes, lists as lists
+# --- the contents of a known message as values: numbers as numbers, sizes in bytes, lists as lists
 
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})$")
 _DECIMAL = re.compile(r"-?\d{1,15}\.\d{1,9}$")
@@ -119,11 +119,11 @@ _LIST_LIMIT = 64
 
 
 def message_values(known: Signature, groups: dict[str, str]) -> dict[str, Any]:
-    """The attributes that a match of a signature gives its findings: its constants, and its groups by their names.
+    """Finding attributes from a signature match: the signature's constants, and the match's groups by name.
 
-    Texts of `values` become what they stand for, `*_bytes` are sizes ("5.50 GiB" is 5,905,580,032), `lists` are split
-    at commas and blanks, digits are numbers unless they are `texts`; anything else stays text. What cannot be read is
-    left out.
+    Texts in `values` are replaced by what they stand for, `*_bytes` become sizes ("5.50 GiB" is 5,905,580,032), `lists`
+    are split at commas and spaces, digits become numbers unless they are in `texts`; anything else stays text.
+    Unreadable values are left out.
     """
     values: dict[str, Any] = dict(known.attributes)
     for name, text in groups.items():

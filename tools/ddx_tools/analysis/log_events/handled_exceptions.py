@@ -1,4 +1,4 @@
-"""Exceptions that were only logged: their process went on."""
+"""Finds exceptions that were caught and only logged, so that their process went on."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS, LogEvent, short_name
 
 _Steps = dict[tuple[object, ...], list[LogEvent]]
-"""Steps by who made them, as far as the source tells."""
+"""Steps per process or rank that made them, as far as the source shows it."""
 _SEVERAL_STEPS = 3
-"""What the others print of the step in which a rank dies, and of the one before, comes behind its traceback."""
+"""Other ranks' lines about the step in which a rank dies, and the previous one, may follow its traceback."""
 
 
 def handled_exceptions(events: list[LogEvent]) -> set[int]:
-    """The tracebacks (by `id` of the event) behind which their process made steps, or that are like one of those.
+    """Find handled tracebacks (as `id` of the event): their process made steps afterwards, or they resemble such a one.
 
-    Where only another rank prints the steps, a process went on, too, if it raises the same again while the job goes
-    on by several steps: ranks step together.
+    If only another rank prints the steps, a process also went on if it raises the same exception again while the job
+    advances by several steps: ranks step together.
 
-    What a rank caught at one place it catches there again, as long as no end of it is reported: the last tracebacks
-    of a log that still grows have no step behind them yet, and those in a file of errors have none at all. It is the
-    same `try` if all frames are the same, and another try of a loop that gives up some time if no more of them follow
-    each other than the rank got over before.
+    What a rank caught at one place, it catches there again, as long as its end is not reported: the last tracebacks of
+    a growing log have no step after them yet, and those in an error file have none at all. If all frames are equal, it
+    is the same `try`. It counts as another attempt in a retry loop if no more tracebacks follow each other than the
+    rank survived before.
     """
     steps: _Steps = defaultdict(list)
     for event in events:
@@ -50,7 +50,7 @@ def handled_exceptions(events: list[LogEvent]) -> set[int]:
 
 
 def _speakers(event: LogEvent) -> Iterator[tuple[object, ...]]:
-    """A process is known by its lines' labels, or by its rank where the words name that."""
+    """Keys that identify an event's process: the labels of its lines, or its rank if the text names that."""
     yield event.row["source"], "stream", event.details.get("stream")
     if len(event.ranks) == 1:
         yield event.row["source"], "rank", event.ranks[0]
@@ -62,7 +62,7 @@ def _what(event: LogEvent) -> tuple[object, ...]:
 
 
 def _own_steps(event: LogEvent, steps: _Steps) -> Iterable[LogEvent]:
-    """The steps of the process that raised, in the traceback's file."""
+    """The steps of the raising process in the traceback's file."""
     made = (step for key in _speakers(event) for step in steps.get(key, ()))
     return {
         id(step): step for step in made if step.attempt == event.attempt and not step.details.get("own_work")
@@ -70,15 +70,15 @@ def _own_steps(event: LogEvent, steps: _Steps) -> Iterable[LogEvent]:
 
 
 def _made_before(event: LogEvent, steps: _Steps) -> int:
-    """How many steps stand before a traceback: of those that follow each other without a step it is the same."""
+    """How many steps precede a traceback; equal for tracebacks that follow each other without a step."""
     return sum(step.row["source_line"] < event.details["first_line"] for step in _own_steps(event, steps))
 
 
 def _was_handled(event: LogEvent, steps: _Steps, *, reported: bool) -> bool:
-    """A traceback was only logged if its process went on to make steps. `reported`: the log reports ends of ranks."""
+    """Whether a traceback was only logged, as its process made more steps. `reported`: the log reports ranks' ends."""
     own = _own_steps(event, steps)
-    # A message ends where the next block begins, so that unlabelled lines behind it are taken for more of it: lines of
-    # progress as there were before it are none.
+    # A message extends to the next block, so it may include unlabelled lines that follow it. Progress lines like those
+    # before the message do not belong to it.
     behind = any(step.row["source_line"] >= event.details["last_line"] for step in own)
     if not behind and not _goes_on(event, own):
         return False
@@ -91,7 +91,7 @@ def _was_handled(event: LogEvent, steps: _Steps, *, reported: bool) -> bool:
 
 
 def _raised_again(tracebacks: Sequence[LogEvent], events: Iterable[LogEvent]) -> set[int]:
-    """The tracebacks that their rank repeats, and behind which the job made more steps than could be under way."""
+    """The tracebacks that their rank repeats, and after which the job made more steps than were in flight."""
     latest = {(_what(event), event.row["source"]): event for event in tracebacks}
     numbers: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     for event in events:
@@ -110,7 +110,7 @@ def _raised_again(tracebacks: Sequence[LogEvent], events: Iterable[LogEvent]) ->
 
 
 def _goes_on(event: LogEvent, steps: Iterable[LogEvent]) -> bool:
-    """Whether one kind of line reports a step before a traceback and of a later one behind it."""
+    """Whether the same kind of line reports a step before a traceback and a later step after it."""
     before: dict[str, int] = {}
     for step in steps:
         number = step.details.get("step")

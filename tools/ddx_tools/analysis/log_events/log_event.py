@@ -1,4 +1,4 @@
-"""Rows of `log_events` as the analysis reads them."""
+"""Rows of `log_events` as analyses read them, and findings about printed steps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
 from ddx_tools.model.user_frames import module_path
 
 REPORTED_ENDS = ("failure_summary", "exit")
-"""Kinds of rows in which a launcher or a shell tells how ranks ended."""
+"""Kinds of rows in which a launcher or a shell reports how ranks ended."""
 OWN_ENDS = ("fatal_stack", "error_file")
-"""Kinds of rows that a process leaves when it ends; a traceback it may have survived."""
+"""Kinds of rows that a process leaves when it ends; it may have survived a traceback."""
 
 _QUOTE_LIMIT = 300
 _FRAMES_LIMIT = 12
@@ -28,55 +28,55 @@ _LIMIT_EXPIRED = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeou
 
 @dataclass
 class LogEvent:
-    """One row, and whose it turned out to be."""
+    """A row of `log_events`, and the ranks it was attributed to."""
 
     row: dict[str, Any]
     details: dict[str, Any]
     ranks: list[int] = field(default_factory=list)
     joined: str | None = None
-    """How the ranks were found out, if the row itself does not say."""
+    """How the ranks were determined, if the row itself does not state them."""
     caught: bool = False
-    """A traceback of a process that was seen to live on."""
+    """The traceback's process is known to have survived it."""
 
     @property
     def kind(self) -> str:
-        """Kind of the row."""
+        """Kind of the row, such as `traceback`, `watchdog` or `step`."""
         return str(self.row["kind"])
 
     @property
     def limit_expired(self) -> bool:
-        """Whether it says that the limit of an operation ran out."""
+        """Whether it says that an operation's timeout expired."""
         return self.row["code"] in _LIMIT_EXPIRED
 
     @property
     def is_note(self) -> bool:
-        """Whether the rank's own interpreter left it on its way out: it says what was wanted, not how that ended."""
+        """Whether the rank's own interpreter left it on exit: it says what was intended, not how that ended."""
         return self.details.get("event") == "note"
 
     @property
     def attempt(self) -> int:
-        """Restart attempt, 0 for the first or if nothing says it."""
+        """Restart attempt; 0 for the first, or if unknown."""
         return self.row["attempt"] or 0
 
     @property
     def evidence(self) -> Evidence:
-        """Where the words stand."""
+        """Evidence that quotes the event's lines."""
         quote = self.details.get("quote") or self.row["text"] or ""
         return Evidence(source=self.row["source"] or "", line=self.row["source_line"], quote=quote[:_QUOTE_LIMIT])
 
     @property
     def location(self) -> Location | None:
-        """The place in the program."""
+        """The place in the program that the event names; None if it names none."""
         return _location(self.row)
 
     @property
     def last_call(self) -> list[Location]:
-        """Where a rank that has ended called its last collective, innermost first."""
+        """The place where an ended rank called its last collective, innermost frame first."""
         return [place for told in self.details.get("last_call", ()) if (place := _location(told))]
 
     @property
     def origin_location(self) -> Location | None:
-        """The place where the oldest exception of the chain was raised."""
+        """The place where the oldest exception in the chain was raised."""
         causes = self.details.get("causes")
         return (_location(causes[0]) if causes else None) or self.location
 
@@ -90,18 +90,18 @@ class LogEvent:
 
     @property
     def message(self) -> str:
-        """Its message."""
+        """The exception's message."""
         return str(self.details.get("message") if self.kind == "failure_summary" else self.row["text"]) or ""
 
     @property
     def origin(self) -> tuple[str | None, str]:
-        """Exception and message of the oldest of the chain."""
+        """Name and message of the oldest exception in the chain."""
         causes = self.details.get("causes")
         return (causes[0]["exception"], causes[0]["message"]) if causes else (self.exception, self.message)
 
     @property
     def is_launcher(self) -> bool:
-        """The exception is a launcher's word about its ranks, not a rank's."""
+        """Whether the exception is a launcher's report about its ranks, not a rank's own."""
         name = short_name(self.exception)
         if name in _LAUNCHERS:
             return True
@@ -109,11 +109,11 @@ class LogEvent:
 
     @property
     def operation(self) -> str | None:
-        """The function of torch.distributed that the program called, from the frames."""
+        """The torch.distributed function that the program called, from the frames."""
         return _operation(json.loads(self.row["frames"] or "[]"))
 
     def part_at(self, line: int) -> tuple[Location | None, str | None]:
-        """Place and operation of the exception of the chain that a line of the log names."""
+        """The (place, operation) of the chained exception that a line of the log belongs to."""
         for cause in self.details.get("causes", ()):
             if cause["source_line"] >= line:
                 return _location(cause), _operation(cause["frames"])
@@ -121,7 +121,7 @@ class LogEvent:
 
     @property
     def said(self) -> list[ChainedException]:
-        """The exceptions of the chain, the oldest first."""
+        """The exceptions of the chain, oldest first."""
         causes = [
             ChainedException(cause["exception"], cause["message"], cause["frames"])
             for cause in self.details.get("causes") or ()
@@ -129,22 +129,22 @@ class LogEvent:
         return [*causes, ChainedException(self.exception, self.message, json.loads(self.row["frames"] or "[]"))]
 
     def known_messages(self, *, origin: bool = False) -> list[SignatureMatch]:
-        """What the exception's words are known as; with `origin`, in those of the oldest of its chain."""
+        """Known messages in the exception's text; with `origin`, in that of the oldest exception in its chain."""
         return exception_messages(self.said[0 if origin else -1].text)
 
 
 @dataclass(frozen=True)
 class ChainedException:
-    """One exception of a chain."""
+    """One exception in a chain of causes."""
 
     exception: str | None
     message: str
     frames: list[str]
-    """As in `log_events.frames`, outermost first."""
+    """Frames as in `log_events.frames`, outermost first."""
 
     @property
     def text(self) -> str:
-        """Its words in one line; and in a second one, behind `@`, where it was raised, the innermost frame first."""
+        """The exception on one line; on a second line, after `@`, its frames, innermost first."""
         places = []
         for frame in reversed(self.frames[-_FRAMES_LIMIT:]):
             place, _, function = frame.partition(" ")
@@ -155,7 +155,7 @@ class ChainedException:
 
 
 def short_name(exception: str | None) -> str:
-    """`DistError` of `torch.distributed.DistError`: tracebacks qualify names, error files do not."""
+    """The unqualified exception name, `DistError` for `torch.distributed.DistError`, as error files write it."""
     return (exception or "").rpartition(".")[2]
 
 
@@ -174,9 +174,9 @@ def _location(place: dict[str, Any]) -> Location | None:
 
 
 def read_events(store: Store) -> list[LogEvent]:
-    """All rows of `log_events`, in the order of their sources.
+    """Read all rows of `log_events`, in source order.
 
-    What an exception says of a step ("batch 6: bad label") is no step that was made.
+    A step mentioned in an exception ("batch 6: bad label") does not count as a step that was made.
     """
     rows = store.query(
         """SELECT * FROM log_events WHERE kind != 'step' OR (source, source_line) NOT IN
@@ -188,24 +188,24 @@ def read_events(store: Store) -> list[LogEvent]:
     ]
 
 
-# --- what a row of printed progress says, and findings made of such rows
+# --- rows of printed progress, and findings built from them
 
 _EVIDENCE_LIMIT = 8
 
 
 def step_number(event: LogEvent) -> int | None:
-    """The step, or the batch where no step is printed."""
+    """The step number, or the batch number if no step is printed."""
     step: int | None = event.details.get("step")
     return step if step is not None else event.details.get("batch")
 
 
 def step_unit(event: LogEvent) -> str:
-    """Which of the two it is."""
+    """Which of the two `step_number` returns: `step` or `batch`."""
     return "step" if event.details.get("step") is not None else "batch"
 
 
 def step_position(event: LogEvent) -> tuple[float, int]:
-    """Epoch and number: what comes later is greater."""
+    """A sort key for progress: (epoch, step or batch number)."""
     return event.details.get("epoch") or 0.0, step_number(event) or 0
 
 
@@ -217,7 +217,7 @@ def step_finding(
     attributes: dict[str, Any],
     ranks: Iterable[int] | None = None,
 ) -> Finding:
-    """A finding out of rows; of the ranks that these are of, if none are named."""
+    """Build a finding from rows of progress; about the ranks of these rows unless `ranks` is given."""
     told = {rank for event in events for rank in event.ranks} if ranks is None else set(ranks)
     facts = {**attributes, "basis": "log"}
     return Finding(

@@ -1,7 +1,7 @@
-"""Known messages as findings: one mechanism for all of them.
+"""Builds findings from known messages, with one mechanism for all of them.
 
-What a message means, which findings it raises and what its groups are called stands in `knowledge/signatures/`. Here
-messages of several ranks that say the same become one finding.
+`knowledge/signatures/` holds what a message means, which findings it raises and how its groups are named. This module
+merges messages of several ranks that say the same into one finding.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _TEXT_LIMIT = 200
 _GENERAL = "log.signature"
 _ORDER = ("root", "secondary", "context")
 _OF_THE_ROW = ("quote", "stream", "local_rank", "group", "reporter", "own_rank")
-# Findings about ranks and collectives need more than one message: failures.py and collectives.py raise them.
+# Findings about ranks and collectives need more than one message; failures.py and collectives.py raise them.
 _RAISED_ELSEWHERE = ("rank.", "collective.")
 _UNITS = ("_bytes", "_ms", "_s", "_mhz")
 
 
 @dataclass
 class _Message:
-    """One known message of one speaker."""
+    """One occurrence of a known message from one speaker."""
 
     known: Signature
     event: LogEvent
     values: dict[str, Any]
     around: LogEvent | None = None
-    """The exception in whose text it stands."""
+    """The exception whose text contains it."""
     handled: bool = False
-    """Its process went on behind that exception."""
+    """Its process went on after that exception."""
 
     @property
     def ranks(self) -> list[int]:
@@ -53,7 +53,7 @@ class _Message:
 
     @property
     def role(self) -> str:
-        """A driver's error that only follows from another is no root, and what was handled is no failure."""
+        """Its role: a driver error that follows from another is no root, and a handled exception is no failure."""
         if self.handled:
             return "context"
         return "secondary" if self.values.get("class") in BLAMELESS else self.known.role
@@ -61,14 +61,14 @@ class _Message:
 
 @dataclass
 class _Same:
-    """Messages that become one finding."""
+    """Messages that are merged into one finding."""
 
     messages: list[_Message] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
 
 
 def message_findings(events: list[LogEvent]) -> list[Finding]:
-    """Findings of all known messages, those that report a failure of their own first."""
+    """Findings from all known messages, with those that report a failure of their own first."""
     messages = _messages(events)
     everybody = read_crowd(events).everybody
     steps_done = True if any(event.kind == "step" for event in events) else None
@@ -85,11 +85,11 @@ def message_findings(events: list[LogEvent]) -> list[Finding]:
     return sorted(findings, key=lambda finding: _ORDER.index(finding.attributes["role"]))
 
 
-# --- the messages, each once
+# --- collecting the messages, each once
 
 
 def _messages(events: list[LogEvent]) -> list[_Message]:
-    """Known messages of lines and of whole exceptions; an exception's text knows more than each of its lines."""
+    """Known messages in lines and in whole exceptions; an exception's full text shows more than its single lines."""
     enclosing = Enclosing(events)
     whole = {id(event): _in_exception(event) for event in events if event.exception}
     handled = handled_exceptions(events)
@@ -103,7 +103,7 @@ def _messages(events: list[LogEvent]) -> list[_Message]:
                 found.append(_line_message(known, event, around))
         elif event.kind == "traceback":
             found += whole.get(id(event), [])
-    # An error file and a launcher's summary repeat what a rank said itself.
+    # An error file and a launcher's summary repeat what a rank already reported itself.
     told = {(message.known.id, rank) for message in found for rank in message.ranks}
     told_by_somebody = {message.known.id for message in found}
     for event in events:
@@ -122,7 +122,7 @@ def _line_message(known: Signature, event: LogEvent, around: LogEvent | None) ->
 
 
 def _in_exception(event: LogEvent) -> list[_Message]:
-    """Known messages of an exception and of those that it follows from, each once."""
+    """Known messages in an exception and its causes, each once."""
     found: dict[str, _Message] = {}
     for said in event.said:
         for match in exception_messages(said.text):
@@ -141,18 +141,18 @@ def _values(known: Signature, groups: dict[str, str], text: str, frames: list[st
     return {**values, "phase": phase} if (phase := phase_of_exception(frames)) else values
 
 
-# --- messages that say the same
+# --- merging messages that say the same
 
 
 def _grouped(messages: list[_Message]) -> Iterable[_Same]:
-    """Messages with the same identity: measures and lists may differ, anything else may not."""
+    """Group messages with the same identity: measures and lists may differ, everything else must be equal."""
     by_identity: dict[Any, _Same] = defaultdict(_Same)
     ways: dict[str, set[Any]] = defaultdict(set)
     for message in messages:
         ways[message.known.id].add(_identity(message.values))
     for message in messages:
         known = message.known
-        # A message that names another address on every rank is still one message.
+        # A message that names a different address on every rank is still one message.
         many = len(ways[known.id]) > _WAYS_LIMIT
         which = known.id if many else None
         identity = () if many else _identity(message.values)
@@ -171,7 +171,7 @@ def _may_differ(name: str, value: Any) -> bool:
 
 
 def _merged(values: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of a measure the largest, of lists all items, of anything else that differs the different values."""
+    """Merge values by name: the largest measure, all items of lists, and for anything else each distinct value."""
     merged: dict[str, Any] = {}
     for name in dict.fromkeys(name for one in values for name in one):
         said = [one[name] for one in values if name in one]
@@ -190,7 +190,7 @@ def _by_number(value: Any) -> tuple[bool, float, str]:
     return (is_text, 0 if is_text else value, str(value))
 
 
-# --- the finding
+# --- building the finding
 
 
 def _finding(code: str, same: _Same, common: dict[str, Any]) -> Finding:
@@ -227,7 +227,7 @@ def _severity(code: str, role: str) -> Severity:
 
 
 def _said(values: dict[str, Any], known: Signature) -> str:
-    """What the messages themselves say, in short: " (port 29500, phase load)"."""
+    """The messages' own values in short: " (port 29500, phase load)"."""
     said = [(name, value) for name, value in values.items() if name not in known.attributes and value is not None]
     shown = [f"{name} {_shown(name, value)}" for name, value in said[:6]]
     return f" ({', '.join(shown)})" if shown else ""
@@ -245,11 +245,11 @@ def _places(messages: list[_Message]) -> list[Location]:
 
 
 def _all_ranks(speakers: set[int], everybody: frozenset[int]) -> bool | None:
-    """Whether every rank said so; None if nobody knows who spoke, or the job has one rank."""
+    """Whether every rank printed it; None if the speakers are unknown, or the job has one rank."""
     return speakers >= everybody if speakers and len(everybody) > 1 else None
 
 
-# --- readers of the messages that one regular expression cannot take apart; signatures name them
+# --- readers, named in signatures, for messages that a single regular expression cannot parse
 
 
 def _cuda_oom(text: str, _: dict[str, Any]) -> dict[str, Any]:
@@ -263,4 +263,4 @@ def _xid(text: str, values: dict[str, Any]) -> dict[str, Any]:
 
 
 READERS: dict[str, Callable[[str, dict[str, Any]], dict[str, Any]]] = {"cuda_oom": _cuda_oom, "xid": _xid}
-"""{name: function of the message and of what its groups say, which returns further attributes}."""
+"""Readers by name: functions of the message and its groups' values that return further attributes."""

@@ -1,12 +1,12 @@
-"""What ProcessGroupNCCL writes around its messages: whose group, and which sizes must agree.
+"""Parses the prefixes that ProcessGroupNCCL puts before its messages, and says which sizes must agree.
 
     [rank5]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:2281] [PG ID 2 PG GUID 7(mesh_tp) Rank 1]  failure detected by …
     [rank5]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:1537] [PG 0 Rank 5] Timeout at NCCL work: …
     [E ProcessGroupNCCL.cpp:828] [Rank 1] Watchdog caught …
 
-`[rank5]` is the rank of the job (c10/util/Logging.cpp, since torch 2.2). The other ranks count the members of the
-group, and so do those of a desync report. `PG ID` counts the groups of one process; `PG GUID` is the same on all
-members (ProcessGroupNCCL.cpp, createLogPrefix, torch 2.4 to 2.13; torch 2.2 and 2.3 have one number).
+`[rank5]` is the rank in the job (c10/util/Logging.cpp, since torch 2.2). The other ranks count within the group, as do
+those in a desync report. `PG ID` counts the groups of one process; `PG GUID` is the same on all members
+(ProcessGroupNCCL.cpp, createLogPrefix, torch 2.4 to 2.13; torch 2.2 and 2.3 have a single number).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _NAMELESS = ("", "undefined", "default_pg")
 
 @dataclass(frozen=True)
 class Speaker:
-    """Who speaks in a line of ProcessGroupNCCL."""
+    """The speaker of a ProcessGroupNCCL line: its rank and its group."""
 
     job_rank: int | None
-    """Rank in the job, if a label says it."""
+    """Rank in the job, if a label states it."""
     member: int | None
-    """Number within the group."""
+    """Rank within the group."""
     group: str | None
-    """The same on all members."""
+    """Group identifier; the same on all members."""
     name: str | None
-    """What the program calls the group."""
+    """The program's name for the group."""
     is_world: bool
-    """The group of all ranks."""
+    """Whether it is the group of all ranks."""
 
 
 def speaker(raw: str) -> Speaker:
-    """Who speaks in a line, prefixes and all."""
+    """Parse the speaker from a raw line, prefixes included."""
     label, group, member = _JOB_RANK.search(raw), _GROUP.search(raw), _MEMBER.search(raw)
     own = group["rank"] if group else member[1] if member else None
     key = (group["guid"] or group["number"]) if group else None
@@ -55,7 +55,7 @@ def speaker(raw: str) -> Speaker:
 
 
 POINT_TO_POINT = ("SEND", "RECV", "RECVANYSOURCE", "COALESCED", "UNKNOWN")
-"""OpTypes whose number says nothing over ranks: transfers are numbered apart, and a block may hold only transfers."""
+"""OpTypes whose numbers cannot be compared across ranks: transfers and blocks of them are numbered separately."""
 
 _AGREE = {
     "ALLREDUCE": ("numel_in",),
@@ -63,13 +63,13 @@ _AGREE = {
     "REDUCE": ("numel_in",),
     "_ALLGATHER_BASE": ("numel_in", "numel_out"),
     "_REDUCE_SCATTER_BASE": ("numel_in", "numel_out"),
-    # Their lists may be ragged: each rank gives or takes what is its own, the sum is the same for all.
+    # Their lists may be ragged: each rank contributes or receives its own size; the sum is the same for all.
     "ALLGATHER": ("numel_out",),
     "REDUCE_SCATTER": ("numel_in",),
 }
 
 
 def sizes_to_agree_on(op_type: str, numbers: dict[str, int | None]) -> str | None:
-    """Elements that must be equal on all ranks, as `262144` or `4 -> 16`; None if nothing must be, or is not said."""
+    """The element counts that must agree on all ranks, as `262144` or `4 -> 16`; None if none must, or unknown."""
     wanted = [numbers[name] for name in _AGREE.get(op_type, ())]
     return " -> ".join(map(str, wanted)) if wanted and None not in wanted else None

@@ -1,1 +1,1 @@
-"""The mesh of parallel dimensions: its axes, groups and arithmetic."""
+"""The mesh of parallel dimensions: its axes, process groups and arithmetic."""

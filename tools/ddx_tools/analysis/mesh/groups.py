@@ -1,8 +1,8 @@
-"""Process groups that were recorded, put to the axes of a mesh, and the mesh that they show by themselves.
+"""Maps recorded process groups to the axes of a mesh, and derives the mesh from them if nothing else shows it.
 
 A DeviceMesh describes the groups of its dimension tp as `mesh_tp` (torch 2.13 distributed/device_mesh.py);
-Megatron-LM's descriptions stand in `mesh_orders.yaml`. Members decide; descriptions only choose between axes that have
-the same ones.
+Megatron-LM's descriptions are in `mesh_orders.yaml`. Members decide; descriptions only choose between axes whose
+groups have the same members.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_NAME = 60
 
 @dataclass(frozen=True)
 class RecordedGroup:
-    """A process group of flight records, with its global ranks in ascending order."""
+    """A process group from flight records, with its global ranks in ascending order."""
 
     id: int
     description: str
@@ -33,24 +33,24 @@ class RecordedGroup:
 
     @property
     def key(self) -> str:
-        """Where a reader can look."""
+        """The group's evidence source: `fr_groups:7`."""
         return f"fr_groups:{self.id}"
 
     @property
     def step(self) -> int | None:
-        """The distance between neighbours, if it is the same for all."""
+        """The distance between neighbouring members, if it is constant."""
         steps = {after - before for before, after in pairwise(self.members)}
         return steps.pop() if len(steps) == 1 else None
 
 
 def recorded_groups(store: Store) -> list[RecordedGroup]:
-    """The groups of more than one rank whose members are known."""
+    """Read the groups of more than one rank whose members are known."""
     rows = store.query("SELECT group_id, description, members FROM fr_groups ORDER BY group_id")
     return [group for row in rows if (group := group_of_row(row))]
 
 
 def group_of_row(row: Mapping[str, Any]) -> RecordedGroup | None:
-    """A row of `fr_groups`; None for a group of one rank, and where no dump lists the members."""
+    """Convert a row of `fr_groups`; None for a group of one rank, or if no dump lists the members."""
     members = tuple(sorted({rank for rank in row["members"] or () if rank is not None and rank >= 0}))
     if len(members) < 2:
         return None
@@ -58,7 +58,7 @@ def group_of_row(row: Mapping[str, Any]) -> RecordedGroup | None:
 
 
 def world_of(groups: Iterable[RecordedGroup]) -> int | None:
-    """The number of ranks: those of the group that holds all from 0 on and no rank is beyond."""
+    """The number of ranks, if one group contains all ranks from 0 to the highest; else None."""
     found = list(groups)
     highest = max((group.members[-1] for group in found), default=-1)
     whole = any(len(group.members) == highest + 1 for group in found)
@@ -66,9 +66,9 @@ def world_of(groups: Iterable[RecordedGroup]) -> int | None:
 
 
 def plan_of_groups(groups: Sequence[RecordedGroup]) -> MeshPlan | None:
-    """The mesh that named groups show: dimensions whose strides and sizes follow on each other up to the world.
+    """Derive the mesh from named groups: dimensions whose strides and sizes chain up to the number of ranks.
 
-    None where the groups of a dimension differ in size or step, or where a dimension between two others has no group.
+    None if a dimension's groups differ in size or step, or if a dimension between two others has no group.
     """
     world = world_of(groups)
     shapes: dict[str, set[tuple[int, int | None]]] = {}
@@ -83,7 +83,7 @@ def plan_of_groups(groups: Sequence[RecordedGroup]) -> MeshPlan | None:
         if len(shape) == 1 and step is not None:
             known[name] = (size, step)
     usual = {name: shape for name, shape in known.items() if name in _factors()}
-    # The grid of the experts cuts the same ranks another way: it counts only where nothing else fills the world.
+    # The experts' grid splits the same ranks differently: it counts only if nothing else covers all ranks.
     dims = _chain(usual, world) or _chain(known, world)
     if world is None or not dims:
         return None
@@ -93,11 +93,11 @@ def plan_of_groups(groups: Sequence[RecordedGroup]) -> MeshPlan | None:
 
 
 def _chain(known: Mapping[str, tuple[int, int]], world: int | None) -> list[str]:
-    """Dimensions from the innermost on, each beginning where the one before ends; none if they leave a gap."""
+    """Dimensions from the innermost outwards, each starting where the previous one ends; empty if there is a gap."""
     dims: list[str] = []
     stride = 1
     while world is not None and stride < world:
-        # A flattened dimension begins at the same step as its innermost part, and is longer.
+        # A flattened dimension starts at the same step as its innermost part, and is longer.
         following = min(((size, name) for name, (size, step) in known.items() if step == stride), default=None)
         if following is None:
             return []
@@ -107,7 +107,7 @@ def _chain(known: Mapping[str, tuple[int, int]], world: int | None) -> list[str]
 
 
 def _factors() -> set[str]:
-    """Names of dimensions that frameworks multiply to the world."""
+    """Names of dimensions whose product is the number of ranks in some framework."""
     return {name for framework in mesh_knowledge().frameworks.values() for name in framework.factors}
 
 
@@ -118,7 +118,7 @@ def _placed(name: str, shape: tuple[int, int], group: RecordedGroup) -> MeshSett
 
 
 def _dimension(description: str) -> str | None:
-    """The name of the dimension that a description says."""
+    """The name of the dimension in a group description; None if it names none."""
     if description.startswith("mesh_"):
         return shown(description.removeprefix("mesh_"), _MOST_NAME)
     return _single_axes().get(description)
@@ -130,7 +130,7 @@ def _single_axes() -> Mapping[str, str]:
 
 
 def axes_with(layout: Layout, members: Sequence[int]) -> list[Axis]:
-    """The axes of which these ranks are exactly one group."""
+    """The axes for which these ranks are exactly one group."""
     ranks = sorted(set(members))
     if not ranks or ranks[-1] >= layout.world_size:
         return []
@@ -139,7 +139,7 @@ def axes_with(layout: Layout, members: Sequence[int]) -> list[Axis]:
 
 
 def axes_around(layout: Layout, members: Sequence[int]) -> list[Axis]:
-    """The axes of which these ranks are in one group with others, the smallest groups first."""
+    """The axes for which these ranks are in one group with others, smallest groups first."""
     ranks = set(members)
     if not ranks or max(ranks) >= layout.world_size:
         return []
@@ -148,59 +148,59 @@ def axes_around(layout: Layout, members: Sequence[int]) -> list[Axis]:
 
 
 def axis_of_group(layout: Layout, group: RecordedGroup) -> Axis | None:
-    """The one axis that a recorded group is of: by its members, and by its description where several have these."""
+    """The axis of a recorded group, judged by its members and, if several axes match, its description; else None."""
     fitting = axes_with(layout, group.members)
     named = [axis for axis in fitting if group.description in axis.descriptions]
     chosen = named or fitting
     return chosen[0] if len(chosen) == 1 else None
 
 
-# --- the meshes of a store: its plans laid out, or the arithmetic that shows why one of them cannot be
+# --- the meshes of a store: its plans laid out, or the arithmetic that shows why one is impossible
 
 LARGEST_WORLD = 1 << 20
 
 
 @dataclass(frozen=True)
 class Mesh:
-    """A plan and what becomes of it; no outcome: nothing says in which order its program lays out the ranks."""
+    """A plan and its outcome; the outcome is None if it is unknown in which order the program lays out the ranks."""
 
     plan: MeshPlan
     outcome: Layout | Misfit | None
     unknown: tuple[str, ...] = ()
-    """Degrees that the framework does not have."""
+    """Given degrees that the framework does not have."""
 
     @property
     def layout(self) -> Layout | None:
-        """The grid, if there is one."""
+        """The laid-out ranks; None if the plan does not fit."""
         return self.outcome if isinstance(self.outcome, Layout) else None
 
     @property
     def gpus_per_host(self) -> int | None:
-        """How many neighbouring ranks share a host, if something says it."""
+        """How many neighbouring ranks share a host; None if unknown."""
         number = self.plan.value("gpus_per_host")
         return number if number and number > 0 else None
 
     @property
     def dealt_to_hosts(self) -> int | None:
-        """Over how many hosts ranks are dealt in turn, instead of host by host."""
+        """Number of hosts over which ranks are distributed round-robin; None if they are placed host by host."""
         hosts = self.plan.value("dealt_to_hosts")
         return hosts if hosts and hosts > 1 else None
 
     @property
     def hosts(self) -> int | None:
-        """How many hosts there are."""
+        """Number of hosts; None if unknown."""
         if self.dealt_to_hosts or self.gpus_per_host is None or self.layout is None:
             return self.dealt_to_hosts
         return -(-self.layout.world_size // self.gpus_per_host)
 
     def host_index(self, rank: int) -> int | None:
-        """The place of a rank's host among the hosts, in the launcher's order."""
+        """Index of a rank's host, in the launcher's order; None if unknown."""
         if self.dealt_to_hosts:
             return rank % self.dealt_to_hosts
         return None if self.gpus_per_host is None else rank // self.gpus_per_host
 
     def ranks_of_host(self, host: int) -> range:
-        """The ranks on a host; none if nothing says where ranks are."""
+        """The ranks on the host with an index; empty if ranks' hosts are unknown."""
         world = self.layout.world_size if self.layout else 0
         if self.dealt_to_hosts:
             return range(host, world, self.dealt_to_hosts)
@@ -211,9 +211,9 @@ class Mesh:
 def meshes_of(
     plans: Iterable[MeshPlan], groups: Sequence[RecordedGroup], framework_id: str | None = None
 ) -> list[Mesh]:
-    """The meshes that plans make; with none of them, the one that recorded groups show.
+    """Build the meshes of plans or, if there are none, the mesh shown by recorded groups.
 
-    `framework_id` is whose order degrees are in that nothing else gives a framework.
+    `framework_id`: the framework assumed for degrees that name none.
     """
     found = combined(plans)
     for plan in found:
@@ -225,7 +225,7 @@ def meshes_of(
 
 
 class Meshes:
-    """All meshes of a store, the recorded groups beside them, and what somebody asked."""
+    """All meshes of a store, its recorded groups, and the questions asked about them."""
 
     def __init__(self, store: Store) -> None:
         self.groups: Sequence[RecordedGroup] = recorded_groups(store)
@@ -234,12 +234,12 @@ class Meshes:
         self.all = meshes_of(plans, self.groups, self.asked("framework"))
 
     def asked(self, kind: str) -> str | None:
-        """What the first question of a kind is about."""
+        """The value of the first question of a kind; None if there is none."""
         return next((value for one, value in self.questions if one == kind), None)
 
 
 def axis_names(store: Store) -> dict[int, str]:
-    """Groups of `fr_groups` by identity, with the axis that each is of; nothing if the job has several meshes."""
+    """Axis name per group id of `fr_groups`; empty if the job has several meshes."""
     meshes = store.derived(Meshes)
     layouts = [mesh.layout for mesh in meshes.all if mesh.layout]
     if len(layouts) != 1:
@@ -249,7 +249,7 @@ def axis_names(store: Store) -> dict[int, str]:
 
 
 def mesh_of(plan: MeshPlan, recorded_world: int | None = None) -> Mesh:
-    """One plan laid out; the number of ranks that records show counts where the plan has none."""
+    """Lay out one plan; `recorded_world` is the number of ranks used if the plan gives none."""
     framework = plan.framework
     if framework is None:
         return Mesh(plan, None)

@@ -1,4 +1,4 @@
-"""How frameworks order their parallel dimensions: `knowledge/mesh_orders.yaml`, checked."""
+"""How frameworks order their parallel dimensions: validated models of `knowledge/mesh_orders.yaml`."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ class _Entry(BaseModel):
 
 
 class DerivedSize(_Entry):
-    """A size that the framework works out: the product of `times` by the product of `over`, without a remainder."""
+    """A size that the framework computes: the product of `times` divided evenly by the product of `over`."""
 
     times: list[str]
     over: list[str]
 
 
 class GridOrder(_Entry):
-    """One view of the world: dimensions, the outermost first."""
+    """One view of all ranks as a grid: its dimensions, outermost first."""
 
     order: list[str]
     condition: str | None = Field(None, alias="if")
-    """The degree above 1 that it is made for; None: always."""
+    """The degree that must be above 1 for this grid to exist; None: it always does."""
 
 
 class AxisOfGrid(_Entry):
-    """Groups of ranks that differ in these dimensions of a grid only."""
+    """Groups of ranks that differ only in these dimensions of a grid."""
 
     name: str
     grid: str
     dims: list[str]
     groups: list[str] = Field(default_factory=list)
-    """Descriptions of its process groups, besides `mesh_<name>`."""
+    """Descriptions of its process groups, in addition to `mesh_<name>`."""
 
 
 class Divides(_Entry):
-    """What of the model has to be a multiple of the product of these degrees."""
+    """A model size that must be a multiple of the product of these degrees."""
 
     of: Literal["heads", "kv_heads", "layers", "experts", "seq_len"]
     by: list[str]
     times: dict[str, int] = Field(default_factory=dict)
-    """Factors on top, for degrees above 1: with context parallelism twice its degree, for the load balancing."""
+    """Extra factors for degrees above 1: with context parallelism twice its degree, for load balancing."""
     unless: Literal["multiple"] | None = None
     level: Literal["failure", "warning"]
 
 
 class Framework(_Entry):
-    """One way to lay out the ranks."""
+    """A framework's way to lay out ranks: its degrees, grids, axes and constraints."""
 
     title: str
     source: str
@@ -68,12 +68,12 @@ class Framework(_Entry):
 
     @property
     def factors(self) -> list[str]:
-        """The degrees whose product is the number of ranks, the outermost first."""
+        """The degrees whose product is the number of ranks, outermost first."""
         return self.grids["dense"].order
 
 
 class Traffic(_Entry):
-    """What crosses the links of some axes."""
+    """The traffic between the ranks of some axes."""
 
     axes: list[str]
     load: Literal["heavy", "medium", "light"]
@@ -81,32 +81,32 @@ class Traffic(_Entry):
 
 
 class MeshKnowledge(_Entry):
-    """`mesh_orders.yaml`."""
+    """The contents of `mesh_orders.yaml`."""
 
     frameworks: dict[str, Framework]
     usual_axes: dict[str, list[str]]
     traffic: list[Traffic]
 
     def traffic_of(self, axis: str) -> Traffic | None:
-        """What an axis carries, if its name says it."""
+        """The traffic on an axis, if its name is known."""
         return next((traffic for traffic in self.traffic if axis in traffic.axes), None)
 
 
 @cache
 def mesh_knowledge() -> MeshKnowledge:
-    """The knowledge that ships with ddx. Raises ValidationError if the file is wrong."""
+    """Load the mesh knowledge that ships with ddx. Raises ValidationError if the file is invalid."""
     return MeshKnowledge.model_validate(shipped("mesh_orders.yaml"))
 
 
 def framework_of(option: str) -> str | None:
-    """The framework that alone spells an option so; None if several do, or none."""
+    """The only framework with this spelling of an option; None if several or no frameworks have it."""
     name = option.lstrip("-+").rpartition(".")[2].replace("-", "_")
     known = [id_ for id_, framework in mesh_knowledge().frameworks.items() if name in framework.spellings]
     return known[0] if len(known) == 1 else None
 
 
 def as_written(sizes: dict[str, int]) -> Framework:
-    """Dimensions in the order in which somebody wrote them, as `init_device_mesh` takes them: outermost first."""
+    """A framework for dimensions in the order given, outermost first, as `init_device_mesh` takes them."""
     usual = {name: [dim for dim in dims if dim in sizes] for name, dims in mesh_knowledge().usual_axes.items()}
     joined = {name: dims for name, dims in usual.items() if len(dims) > 1 and name not in sizes}
     axes = {dim: [dim] for dim in sizes} | joined

@@ -1,4 +1,4 @@
-"""What somebody set of a job's mesh: degrees of one framework, and the size of the job and of the model beside."""
+"""Mesh plans: the degrees that were set for a job's mesh, with the job size and the model's dimensions."""
 
 from __future__ import annotations
 
@@ -11,59 +11,59 @@ from ddx_tools.model.diagnosis import Evidence
 from ddx_tools.model.mesh_setting import MeshSetting
 
 AS_WRITTEN = "as-written"
-"""In place of a framework: the dimensions stand in the order in which they vary."""
+"""Used instead of a framework id: the dimensions are listed in the order in which they vary."""
 CLAIMED_GPUS, CLUSTER_HOSTS, CLUSTER_GPUS = "claimed_gpus", "cluster_hosts", "cluster_gpus"
-"""Settings that are no dimensions: what AReaL's allocation takes, and what its cluster has."""
+"""Settings that are not dimensions: what AReaL's allocation uses, and what its cluster has."""
 TYPED = "typed"
-"""How the identity of a plan begins that the command line of ddx gives; it counts for more than what is read."""
+"""Prefix of the ids of plans from ddx's own command line, which take precedence over plans that were read."""
 JOB_FACTS = ("world_size", "gpus_per_host", "dealt_to_hosts")
 MODEL_FACTS = ("heads", "kv_heads", "layers", "experts", "seq_len")
 
 
 @dataclass
 class MeshPlan:
-    """The settings of one framework in one place."""
+    """The mesh settings of one framework in one place, such as a command line or a file."""
 
     id: str
     framework_id: str | None
-    """A key of `mesh_orders.yaml`, `as-written`, or None: nothing says whose degrees they are."""
+    """A key of `mesh_orders.yaml`, `as-written`, or None if it is unknown whose degrees they are."""
     label: str = ""
-    """Which of several meshes of a job it is: `actor`."""
+    """The name of this mesh if a job has several, such as `actor`."""
     placed: list[MeshSetting] = field(default_factory=list)
 
     @property
     def is_typed(self) -> bool:
-        """Somebody typed it."""
+        """Whether it comes from ddx's own command line."""
         return self.id.startswith(TYPED)
 
     def value(self, name: str) -> int | None:
-        """What the last setting of that name says."""
+        """The value of the last setting with this name; None if there is none."""
         return next((one.value for one in reversed(self.placed) if one.name == name), None)
 
     @property
     def given(self) -> dict[str, int]:
-        """The degrees, in the order in which they stand there."""
+        """The given degrees, in their original order."""
         facts = (*JOB_FACTS, *MODEL_FACTS, CLAIMED_GPUS, CLUSTER_HOSTS, CLUSTER_GPUS)
         return {one.name: one.value for one in self.placed if one.name not in facts}
 
     @property
     def framework(self) -> Framework | None:
-        """How its ranks are ordered; None if that is not known."""
+        """The framework that orders its ranks; None if unknown."""
         if self.framework_id == AS_WRITTEN:
             return as_written(self.given)
         return mesh_knowledge().frameworks[self.framework_id] if self.framework_id else None
 
     def evidence(self, names: Iterable[str]) -> list[Evidence]:
-        """Where these settings stand, the last of each name."""
+        """Evidence for these settings, the last one of each name."""
         last = {one.name: one for one in self.placed if one.name in set(names)}
         return [Evidence(source=one.source, line=one.line, quote=one.text[:200]) for one in last.values()]
 
 
 def combined(plans: Iterable[MeshPlan]) -> list[MeshPlan]:
-    """Plans that stand for one mesh put together: arguments on a command line come on top of a file's degrees.
+    """Combine plans that describe the same mesh: arguments on a command line override a file's degrees.
 
-    What is said of the job or the model beside no degrees holds for all of them. Dimensions that somebody typed leave
-    no other plan, and what they typed of the job overrules the rest.
+    Settings of the job or the model without degrees apply to all plans. Dimensions given on ddx's command line replace
+    all other plans, and its job settings override the rest.
     """
     found = list(plans)
     with_degrees = [plan for plan in found if plan.given]
@@ -87,7 +87,7 @@ def _unless_said(plan: MeshPlan, loose: Iterable[MeshSetting]) -> list[MeshSetti
 
 
 def plan_rows(plans: Iterable[MeshPlan]) -> Iterator[dict[str, object]]:
-    """Rows of `mesh_settings`."""
+    """Convert plans to rows of `mesh_settings`."""
     for plan in plans:
         for one in plan.placed:
             told = {"plan": plan.id, "framework": plan.framework_id, "text": one.text[:300]}
@@ -95,7 +95,7 @@ def plan_rows(plans: Iterable[MeshPlan]) -> Iterator[dict[str, object]]:
 
 
 def plans_of_rows(rows: Iterable[dict[str, object]]) -> list[MeshPlan]:
-    """And back."""
+    """Convert rows of `mesh_settings` back to plans."""
     found: dict[str, MeshPlan] = {}
     for row in rows:
         id_, framework = str(row["plan"]), row["framework"]

@@ -1,1 +1,1 @@
-"""Rows of NCCL's logs and of RAS as analyses read them."""
+"""Access to the stored rows of NCCL logs and RAS reports, for analyses."""

@@ -1,4 +1,4 @@
-"""NCCL's names and numbers in the words that the other sources use (nccl.h of 2.18 to 2.30)."""
+"""NCCL's names and numbers translated to the words that other sources use (nccl.h of 2.18 to 2.30)."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def operation_name(name: str) -> str:
-    """`AllReduce` as `all_reduce`; `AlltoAll` as `all_to_all`."""
+    """Convert NCCL's operation name to torch's: `AllReduce` to `all_reduce`, `AlltoAll` to `all_to_all`."""
     return "all_to_all" if name.lower() == "alltoall" else _WORD.sub("_", name).lower()
 
 
 def dtype_name(number: int) -> str:
-    """`float32` for 7."""
+    """The data type with an NCCL number: `float32` for 7."""
     return _DTYPES[number] if 0 <= number < len(_DTYPES) else f"data type {number}"
 
 
 def described(name: str, reduction: int) -> str:
-    """`all_reduce`, or `all_reduce (max)` where it does not add up."""
+    """An operation with its reduction, unless that is a sum: `all_reduce`, `all_reduce (max)`."""
     known = _REDUCTIONS[reduction] if 0 < reduction < len(_REDUCTIONS) else ""
     return f"{operation_name(name)} ({known})" if known else operation_name(name)

@@ -1,4 +1,4 @@
-"""Findings about what NCCL's RAS says. It counts launches: what all ranks launched it calls fine, also in a hang."""
+"""Findings from NCCL's RAS reports. RAS counts launches, so in a hang it reports what all ranks launched as fine."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from ddx_tools.model.grouping import gathered
 
 _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20
-_BLIND = "RAS only counts launches, so a busy job looks mismatched, too: ask again and compare."
+_BLIND = "RAS only counts launches, so a busy job looks mismatched too: query it again and compare."
 _MEANINGS = {
     "dead": (
         "nccl_ras_dead",
-        "RAS could not reach the process for 60 s: it ended, is stopped, or its host is cut off.",
+        "RAS could not reach the process for 60 s: it ended, is stopped, or its host is unreachable.",
     ),
-    "missing": ("nccl_ras_missing", "RAS has no data of these ranks: their process does not answer."),
-    "async_error": ("nccl_ras_error", "RAS says that NCCL returned an error to these ranks."),
+    "missing": ("nccl_ras_missing", "RAS has no data from these ranks: their process does not answer."),
+    "async_error": ("nccl_ras_error", "RAS reports that NCCL returned an error to these ranks."),
 }
 
 
 def ras_findings(store: Store) -> list[Finding]:
-    """Ranks behind by their launches, processes that do not answer, errors."""
+    """Findings about ranks that launched fewer operations, processes that do not answer, and errors."""
     polls = store.derived(ras_polls)
     found = _of_polls(polls) if polls.polls > 1 else []
     if not polls.moving and not (polls.solved and polls.solved.roots):
-        # Of what goes on between two answers, a mismatch at one moment tells nothing.
+        # If counts change between two answers, a mismatch at one moment means nothing.
         uneven = [group for group in polls.communicators if not (group.moved or polls.at_work(group))]
         found += [one for group in uneven for call in group.behind for one in _behind(polls, group, call)]
     return found[:_MOST_FINDINGS] + _told(store, polls)[:_MOST_FINDINGS]
@@ -46,7 +46,7 @@ def _of_polls(polls: RasPolls) -> list[Finding]:
                 code="job.progressing",
                 severity=Severity.INFO,
                 ranks=ranks,
-                summary=f"The ranks launched further collectives in {len(going)} of {len(polls.communicators)} "
+                summary=f"The ranks launched more collectives in {len(going)} of {len(polls.communicators)} "
                 f"communicators {_meanwhile(polls)}: the job is running",
                 evidence=[evidence(row) for row in going[0].rows[-1][:1]],
                 attributes={"basis": BASIS, "brought": polls.span_s is None},
@@ -59,17 +59,17 @@ def _of_polls(polls: RasPolls) -> list[Finding]:
 
 
 def _meanwhile(polls: RasPolls) -> str:
-    return f"in {polls.polls} answers of RAS" + (f" within {polls.span_s:.0f} s" if polls.span_s is not None else "")
+    return f"across {polls.polls} RAS answers" + (f" within {polls.span_s:.0f} s" if polls.span_s is not None else "")
 
 
 def _hangs(polls: RasPolls) -> bool:
-    """Whether counts have made no progress for long enough, and nowhere made progress."""
+    """Whether no count has increased, for long enough to call it a hang."""
     moved = any(one.moved for one in polls.communicators)
     return not moved and (polls.span_s or 0.0) >= STANDS_S
 
 
 def _behind_at_root(polls: RasPolls) -> Iterator[Finding]:
-    """For each communicator in which a root is behind: who it is, in what, and by how much."""
+    """One finding per communicator in which a root is behind: which rank, in which operation, and by how much."""
     graph = polls.solved
     assert graph is not None
     for hold in _at_roots(polls):
@@ -88,7 +88,7 @@ def _behind_at_root(polls: RasPolls) -> Iterator[Finding]:
             balance=len(hold.waiting) - len(late),
             unclear=graph.tie,
             says=f"{_who(polls, late)} launched {_counts(hold)}; the other {len(hold.waiting)} of "
-            f"{hold.of.label} launched more, and nobody in it launched anything {_meanwhile(polls)}.",
+            f"{hold.of.label} launched more, and no rank in it launched anything {_meanwhile(polls)}.",
             enqueue_only=True,
         )
 
@@ -101,7 +101,7 @@ def _waited_for(polls: RasPolls) -> Iterator[Finding]:
         holds = [hold for hold in _at_roots(polls) if set(hold.blockers) & set(numbers)]
         if not ranks or not holds:
             continue
-        # Launches do not show sends, receives and what the program is in: that it has nothing pending is not known.
+        # Launch counts do not show sends, receives or what the program is in, so it may still have something pending.
         yield raising.waited_for(
             "unseen" if state == "outside" else state,
             ranks,
@@ -137,7 +137,7 @@ def _who(polls: RasPolls, numbers: list[int]) -> str:
 
 
 def _counts(hold: RasHold) -> str:
-    """`811 all_reduce (others 812)` for each operation that not all launched as often."""
+    """The lagging counts in words, one per operation: `811 all_reduce (others up to 812)`."""
     said = [f"{min(call.by_count)} {call.name} (others up to {call.most})" for call in hold.of.behind[:4]]
     return ", ".join(said)
 
@@ -147,11 +147,11 @@ def _shown(hold: RasHold) -> FindingPlace:
     return FindingPlace([evidence(row) for row in rows[:_MOST_EVIDENCE]])
 
 
-# --- one answer, or several of which none says who makes no progress
+# --- a single answer, or several that do not show which ranks make no progress
 
 
 def _behind(polls: RasPolls, group: RasCommunicator, call: RasCall) -> Iterator[Finding]:
-    """Ranks that launched less of an operation than the most."""
+    """A finding about the ranks that launched an operation less often than the others."""
     low = {count: said for count, said in call.by_count.items() if count < call.most}
     late = sum(many for _, many in low.values())
     ahead = call.by_count[call.most][1]
@@ -161,9 +161,9 @@ def _behind(polls: RasPolls, group: RasCommunicator, call: RasCall) -> Iterator[
     known = [polls.ranks[seat] for seat in seats if seat in polls.ranks]
     ranks = sorted(known) if complete and len(known) == len(listed) else _as_whole(polls, group, listed, complete)
     who = rank_list(listed).capitalize() if complete else f"{late} ranks (which RAS does not list)"
-    again = _BLIND if polls.polls < 2 else f"Nothing shows whether that changes {_meanwhile(polls)}."
+    again = _BLIND if polls.polls < 2 else f"Whether that changes {_meanwhile(polls)} is unknown."
     if group.moved is False:
-        again = f"Nobody in it launched anything {_meanwhile(polls)}."
+        again = f"No rank in it launched anything {_meanwhile(polls)}."
     yield raising.missing(
         Where(BASIS, group.label, operation=call.name if call.operation else None),
         ranks,
@@ -174,18 +174,18 @@ def _behind(polls: RasPolls, group: RasCommunicator, call: RasCall) -> Iterator[
         last_seq={rank: count for count, (of, _) in low.items() for rank in of} if ranks else {},
         balance=ahead - late,
         says=f"{who} launched fewer {call.name} than the other {ahead} in {group.label}: "
-        f"{', '.join(map(str, sorted(low)[:6]))} against {call.most}. {again}",
+        f"{', '.join(map(str, sorted(low)[:6]))} versus {call.most}. {again}",
         enqueue_only=True,
     )
 
 
 def _as_whole(polls: RasPolls, group: RasCommunicator, listed: list[int], complete: bool) -> list[int]:
-    """The ranks of a communicator that holds the whole job, as far as its size tells; else none."""
+    """The listed ranks as global ranks if the communicator spans the whole job, judged by its size; else none."""
     return listed if complete and group.nranks == polls.gpus else []
 
 
 def _told(store: Store, polls: RasPolls) -> list[Finding]:
-    """What the last answer says of processes and errors."""
+    """Findings from the last answer about unresponsive processes and errors."""
     rows = store.query("SELECT * FROM nccl_ras ORDER BY taken_s, source, source_line")
     last = rows[-1]["source"] if rows else None
     others: dict[tuple[Any, ...], list[Row]] = gathered(

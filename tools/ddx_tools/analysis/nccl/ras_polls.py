@@ -1,8 +1,8 @@
-"""Answers of NCCL's RAS, compared with each other: which communicators make no progress, and who is behind in them.
+"""Comparison of several NCCL RAS answers: which communicators make no progress, and who is behind in them.
 
-A job at work shows mismatches, too, so that one answer says little. What is the same in the first and the last of
-several answers makes no progress. Who launched less than the most is waited for by those who launched more; over all
-communicators these waits lead back to some processes, as the waits in flight records do.
+A working job shows mismatches too, so a single answer means little. Counts that are equal in the first and the last of
+several answers show no progress. Processes that launched more wait for those that launched less; across all
+communicators these waits lead back to a few processes, like the waits in flight records.
 """
 
 from __future__ import annotations
@@ -23,54 +23,54 @@ from ddx_tools.model.grouping import gathered
 
 BASIS = "nccl_ras"
 STANDS_S = 5.0
-"""For so long counts have to make no progress that the job counts as hung, as with stacks."""
+"""A job counts as hung if its counts do not change for this long, as with stacks."""
 
 Seat = tuple[str, int, int]
-"""Address of the host, process id, and NVML's index of the GPU (-1: not told)."""
+"""A process, as (host address, process id, NVML's GPU index or -1 if not reported)."""
 
 
 @dataclass(frozen=True)
 class RasCall:
-    """An operation of a communicator as one answer counts it: {launches: (ranks that are listed, how many)}."""
+    """One answer's launch counts for an operation of a communicator: {launches: (listed ranks, number of ranks)}."""
 
     operation: str | None
     by_count: Mapping[int, tuple[tuple[int, ...], int]]
 
     @property
     def most(self) -> int:
-        """Launches of whoever launched most."""
+        """The highest launch count of any rank."""
         return max(self.by_count)
 
     @property
     def name(self) -> str:
-        """In the words of other sources."""
+        """The operation's name as other sources write it."""
         return operation_name(self.operation) if self.operation else "collectives"
 
 
 @dataclass
 class RasCommunicator:
-    """One communicator over all answers, the earliest first."""
+    """A communicator across all answers, earliest first."""
 
     hash: str
     nranks: int | None
     polls: list[dict[str | None, RasCall]] = field(default_factory=list)
-    """By operation; text holds those alone that differ."""
+    """Counts per operation, for each answer; RAS's text form lists only operations whose counts differ."""
     rows: list[list[Row]] = field(default_factory=list)
     seats: dict[int, Seat] = field(default_factory=dict)
-    """Of ranks in it, as far as told."""
+    """The process per rank in the communicator, as far as reported."""
     absent: set[int] = field(default_factory=set)
-    """Ranks in it that did not answer the last time."""
+    """Ranks in the communicator missing from the last answer."""
     in_last: bool = False
-    """The last answer holds it."""
+    """Whether the last answer contains it."""
 
     @property
     def label(self) -> str:
-        """How findings name it."""
+        """The communicator's name in findings."""
         return f"communicator {self.hash} of {self.nranks} ranks"
 
     @cached_property
     def moved(self) -> bool | None:
-        """Whether somebody launched something between the first answer and the last; None if that cannot be told."""
+        """Whether any rank launched something between the first answer and the last; None if unknown."""
         if len(self.polls) < 2 or not self.in_last:
             return None
         first, last = self.polls[0], self.polls[-1]
@@ -81,19 +81,19 @@ class RasCommunicator:
 
     @property
     def behind(self) -> list[RasCall]:
-        """The operations that not all launched as often, by the last answer."""
+        """The operations with unequal launch counts in the last answer."""
         return [call for call in self.polls[-1].values() if len(call.by_count) > 1] if self.in_last else []
 
     @cached_property
     def movers(self) -> set[int]:
-        """Ranks in it that launched something between the first answer and the last; all, where that cannot be told."""
+        """Ranks in it that launched something between the first answer and the last; all of them if unknown."""
         if not self.moved:
             return set()
         then, now = self._counts(self.polls[0]), self._counts(self.polls[-1])
         return {rank for rank in self.seats if rank not in now or now[rank] != then.get(rank)}
 
     def launches(self) -> dict[int, dict[str | None, int]]:
-        """{rank in it: {operation: launches}} of ranks whose counts are all listed, by the last answer."""
+        """`{rank in it: {operation: launches}}` in the last answer, for ranks whose counts are all listed."""
         found = self._counts(self.polls[-1])
         return {rank: counts for rank, counts in found.items() if len(counts) == len(self.polls[-1])}
 
@@ -109,28 +109,28 @@ class RasCommunicator:
 
 @dataclass(kw_only=True)
 class RasHold(Hold):
-    """Processes that launched more than others of a communicator. Its numbers stand for processes, not for ranks."""
+    """A wait of processes that launched more than others in a communicator. Its numbers are processes, not ranks."""
 
     of: RasCommunicator
 
 
 @dataclass(frozen=True)
 class RasPolls:
-    """All that RAS said, put together."""
+    """All RAS answers, combined."""
 
     communicators: tuple[RasCommunicator, ...]
     polls: int
     span_s: float | None
-    """From the first answer to the last, seconds; None if their times are not known."""
+    """Seconds from the first answer to the last; None if their times are unknown."""
     processes: tuple[Seat, ...]
-    """By the number under which holds name them."""
+    """All processes; their index is the number that holds use."""
     ranks: Mapping[Seat, int]
-    """Global ranks of processes, as far as they are known."""
+    """Known global ranks per process."""
     gpus: int | None
-    """GPUs of the job, by the last answer."""
+    """Number of GPUs in the job, from the last answer."""
 
     def of(self, name: str | None, nranks: int | None) -> RasCommunicator | None:
-        """The communicator of a hash and size."""
+        """The communicator with a given hash and size."""
         key = (str(name).removeprefix("0x"), nranks)
         return next((one for one in self.communicators if (one.hash, one.nranks) == key), None)
 
@@ -141,21 +141,21 @@ class RasPolls:
 
     @property
     def moving(self) -> bool:
-        """Every process made progress in some communicator."""
+        """Whether every process made progress in some communicator."""
         return bool(self.processes) and self.movers >= set(self.processes)
 
     def at_work(self, one: RasCommunicator) -> bool:
-        """Whether a member of a communicator made progress in another one."""
+        """Whether any member of a communicator made progress in another one."""
         return any(seat in self.movers for seat in one.seats.values())
 
     @property
     def still(self) -> list[RasCommunicator]:
-        """The communicators that make no progress while some are behind in them."""
+        """The communicators that make no progress and have ranks that are behind."""
         return [one for one in self.communicators if one.moved is False and one.behind]
 
     @cached_property
     def solved(self) -> SolvedWaits[RasHold] | None:
-        """The graph of who waits for whom in what makes no progress; its numbers are those of `processes`."""
+        """The solved wait graph of the communicators without progress; its numbers are indices into `processes`."""
         holds = [hold for one in self.still for hold in self._holds(one)]
         elsewhere = {rank for hold in holds for rank in hold.elsewhere}
 
@@ -168,12 +168,12 @@ class RasPolls:
         return graph_of(holds, Known(state=state, silent=silent))
 
     def ranks_of(self, numbers: Sequence[int]) -> list[int]:
-        """Global ranks of processes; none unless all of them are known."""
+        """The global ranks of processes; empty unless all are known."""
         found = [self.ranks.get(self.processes[number]) for number in numbers]
         return sorted(rank for rank in found if rank is not None) if None not in found else []
 
     def words(self, numbers: Sequence[int]) -> str:
-        """`process 4242 on 10.0.0.1`, …"""
+        """Processes in words: `process 4242 on 10.0.0.1, …`."""
         seats = [self.processes[number] for number in numbers[:6]]
         more = f" and {len(numbers) - 6} more" if len(numbers) > 6 else ""
         return ", ".join(f"process {pid} on {host}" for host, pid, _ in seats) + more
@@ -183,11 +183,11 @@ class RasPolls:
         return {seat: index for index, seat in enumerate(self.processes)}
 
     def _holds(self, one: RasCommunicator) -> Iterator[RasHold]:
-        """The wait in a communicator that makes no progress; none if who is behind in it is at work in another one."""
+        """The wait in a communicator without progress; none if the ranks behind in it are at work in another one."""
         number = self._numbers
         launches = {rank: counts for rank, counts in one.launches().items() if rank in one.seats}
         if not launches or len(launches) + len(one.absent) < (one.nranks or 0):
-            return  # the text form lists a small minority
+            return  # the text form lists only a small minority
         most = {call.operation: call.most for call in one.polls[-1].values()}
         totals = {rank: sum(counts.values()) for rank, counts in launches.items()}
         unknown = tuple(sorted(number[one.seats[rank]] for rank in one.absent if rank in one.seats))
@@ -203,7 +203,7 @@ class RasPolls:
             waiting = dict.fromkeys((number[one.seats[rank]] for rank in sorted(ahead)), None)
             yield RasHold(at=at, of=one, waiting=waiting, lacking=late, unknown=unknown)
             return
-        # Nobody launched everything that somebody launched: they went different ways.
+        # No rank has the highest count of every operation: the ranks took different paths.
         sides = sorted(gathered((tuple(sorted(c.items(), key=str)), r) for r, c in launches.items()).values(), key=len)
         rest = [rank for side in sides[:-1] for rank in side]
         if len(rest) < len(sides[-1]) and not any(one.seats[rank] in self.movers for rank in rest):
@@ -212,7 +212,7 @@ class RasPolls:
 
 
 def ras_polls(store: Store) -> RasPolls:
-    """What the rows of a store say; empty if RAS was not asked."""
+    """Read and combine the RAS answers of a store; empty if RAS was not queried."""
     rows = store.query("SELECT * FROM nccl_ras WHERE what = 'operations' AND value IS NOT NULL AND communicator <> ''")
     times = store.query("SELECT source, any_value(taken_s) AS taken_s FROM nccl_ras GROUP BY source")
     taken = {row["source"]: row["taken_s"] for row in times}
@@ -257,7 +257,7 @@ def _calls(rows: Sequence[Row]) -> dict[str | None, RasCall]:
     return calls
 
 
-# --- which global rank a process is: as the job's processes tell, or a communicator of all of them
+# --- which global rank a process is: from the job's processes, or from a communicator that contains all of them
 
 
 def _global_ranks(store: Store, communicators: Sequence[RasCommunicator]) -> dict[Seat, int]:
@@ -267,14 +267,14 @@ def _global_ranks(store: Store, communicators: Sequence[RasCommunicator]) -> dic
         return named
     whole = [one for one in communicators if one.nranks == len(seats) == len(one.seats)]
     orders = [{seat: rank for rank, seat in one.seats.items()} for one in whole]
-    # Two communicators of all processes may number them in different ways: then neither is to be believed.
+    # Two communicators of all processes may number them differently: then neither is trusted.
     if orders and all(order == orders[0] for order in orders):
         return named if any(orders[0][seat] != rank for seat, rank in named.items()) else orders[0]
     return named
 
 
 def _of_processes(store: Store, seats: set[Seat]) -> dict[Seat, int]:
-    """By host and process id, as the table of the job's processes has them; NCCL knows hosts by their addresses."""
+    """Global ranks from the table of the job's processes, by host and process id; NCCL gives hosts as addresses."""
     rows = store.query("SELECT host, pid, rank FROM ranks WHERE role = 'rank' AND rank IS NOT NULL AND pid IS NOT NULL")
     known = {(row["host"], row["pid"]): row["rank"] for row in rows}
     owners = owners_of_addresses(read_facts(store)) if known else {}

@@ -1,1 +1,1 @@
-"""Which rank runs where."""
+"""Where each rank runs, and when the ranks began to work together."""

@@ -1,15 +1,15 @@
-"""When the ranks of a job began to work together, and what happened long before."""
+"""When the ranks of a job made their first collective call, and whether an event happened long before it."""
 
 from __future__ import annotations
 
 from ddx_tools.evidence.store import Store
 
 CLOCKS_APART_S = 15 * 3600.0
-"""Time zones are at most 14 hours apart where nobody wrote which one it is."""
+"""Unstated time zones differ by at most 14 hours; this leaves a margin."""
 
 
 def first_call_s(store: Store) -> float | None:
-    """The earliest call that flight records hold, in seconds since the epoch; None without records."""
+    """Time of the earliest call in the flight records, in seconds since the epoch; None without records."""
     if not store.holds_any(("fr_entries",)):
         return None
     first: float | None = store.query("SELECT min(created_ns) / 1e9 AS first FROM fr_entries")[0]["first"]
@@ -17,5 +17,5 @@ def first_call_s(store: Store) -> float | None:
 
 
 def is_long_before(time_s: float | None, first_s: float | None) -> bool:
-    """Whether something happened before the first call of a job that went on to make it, whatever the time zones."""
+    """Whether an event happened before a job's first call in any time zone, so that it did not stop the job."""
     return time_s is not None and first_s is not None and time_s < first_s - CLOCKS_APART_S

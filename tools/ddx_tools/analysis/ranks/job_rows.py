@@ -1,4 +1,4 @@
-"""Rows of `ranks` by the job they are of."""
+"""Rows of the table `ranks`, grouped by job."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from ddx_tools.model.grouping import gathered
 
 
 def by_job(store: Store) -> list[list[dict[str, Any]]]:
-    """The rows of `ranks`, job by job of each host; of two jobs that one shell started the master differs."""
+    """The rows of `ranks`, grouped by host and job; two jobs started by one shell differ in their master address."""
     rows = store.query("SELECT * FROM ranks ORDER BY host, job, rank NULLS LAST, pid")
     return list(gathered(((row["host"], row["job"], row["master"]), row) for row in rows).values())

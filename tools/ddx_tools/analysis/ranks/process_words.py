@@ -1,4 +1,4 @@
-"""A process and its variables in words."""
+"""One-line descriptions of a process and its environment."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def process_words(row: Mapping[str, Any]) -> str:
-    """`pid 14692 state T python train.py`: a row of `ranks`."""
+    """A row of `ranks` as one line: `pid 14692 state T python train.py`."""
     return f"pid {row['pid']} state {row['state'] or '?'} {(row['command'] or '')[:120]}".rstrip()
 
 
 def environment_words(row: Mapping[str, Any]) -> str:
-    """`pid 14692 RANK=3 WORLD_SIZE=4`: a row of `ranks`."""
+    """The rank variables in a row of `ranks` as one line: `pid 14692 RANK=3 WORLD_SIZE=4`."""
     return f"pid {row['pid']} RANK={row['rank']} WORLD_SIZE={row['world_size']}"

@@ -1,4 +1,4 @@
-"""On which host each rank runs, and which one of that host it is, as far as anything that was read says it."""
+"""Each rank's seat: the host it runs on and its local rank, as far as the evidence shows them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Seat
 from ddx_tools.sources.host import UNKNOWN_HOST
 
-# What a process says of itself counts before what stands in a log. Where sources of one kind differ, nothing is said.
+# What a process says about itself takes precedence over logs. If sources of one kind disagree, the value stays unknown.
 _SAID = """
 SELECT rank, host, local_rank, 1 AS place FROM ranks WHERE role IN ('rank', 'gone')
 UNION ALL SELECT rank, host, NULL, 2 FROM stack_threads WHERE role = 'rank'
@@ -22,8 +22,8 @@ SELECT rank, kind, min(value) AS value FROM (
 
 
 _MOST_ON_A_HOST = 16
-# Logs of hosts, each named for its own: a rank runs where the one log lies in which it prints. A log in which more
-# ranks print than a host has is one of the whole job.
+# With one log per host, each named for its host, a rank runs on the host in whose log it prints. A log in which more
+# ranks print than a host can have is a log of the whole job.
 _HOSTS_OF_LOGS = f"""
 WITH printed AS (
     SELECT DISTINCT e.rank, m.host FROM log_events e JOIN materials m ON m.source = e.source
@@ -37,7 +37,7 @@ SELECT rank, host FROM alone WHERE (SELECT count(DISTINCT host) FROM alone) > 1
 
 
 def read_seats(store: Store) -> dict[int, Seat]:
-    """The seats of all ranks of which a host or a local rank is known."""
+    """The seats of all ranks with a known host or local rank, by rank."""
     seats: dict[int, Seat] = {}
     for row in store.query(_SEATS, [UNKNOWN_HOST]):
         seat = seats.setdefault(row["rank"], Seat(rank=row["rank"]))

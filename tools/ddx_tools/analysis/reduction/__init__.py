@@ -1,1 +1,1 @@
-"""What of much material separates: lines that few texts, ranks or moments have. No means here knows an incident."""
+"""Reduces much material to its distinctive lines: those that few texts, ranks or moments share. Knows no incident."""

@@ -1,7 +1,7 @@
-"""In what counterparts differ: lines of ranks, hosts, a good run and a bad one, or of one text.
+"""Finds differences between counterpart lines: of ranks, hosts, a good run and a bad one, or within one text.
 
-Two lines are counterparts if their words are the same. Where most of them say the same, those that say something else
-are odd; where two say two things, both are told.
+Two lines are counterparts if their words are equal. If most have the same value, lines with another value are odd; if
+there are two with different values, both are reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST_ALIKE = 64
 
 
 def odd_lines(texts: Sequence[KeptText]) -> dict[tuple[str, int], str]:
-    """Lines whose values differ from those of their counterparts, by (path, number): in what words."""
+    """Lines whose values differ from their counterparts', by (path, line number), with the difference in words."""
     by_template: dict[str, list[tuple[KeptText, KeptLine]]] = defaultdict(list)
     for text in texts:
         if not text.is_note:
@@ -39,7 +39,7 @@ def _odd_of(lines: list[tuple[KeptText, KeptLine]]) -> dict[tuple[str, int], str
     for at in range(width):
         column = Counter(row[at] for _, _, row in rows)
         if len(column) < 2 or len(column) > max(2, len(rows) // 2):
-            continue  # all the same; or a number of each line's own, such as a time or a rank
+            continue  # all equal, or different on every line, such as a time or a rank
         common, times = column.most_common(1)[0]
         for text, line, row in rows:
             if row[at] != common or (len(column) == 2 and times * 2 <= len(rows) + 1):

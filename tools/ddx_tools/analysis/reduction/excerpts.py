@@ -1,4 +1,4 @@
-"""The lines of most weight as excerpts of their texts, within a budget of bytes."""
+"""Builds a case file from the weightiest lines of the texts, as excerpts within a byte budget."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ddx_tools.analysis.reduction.weights import WeighedLine, weighed
 from ddx_tools.model.diagnosis import CaseFile, CasePart
 
 _PART_BYTES = 40
-"""Of a part beside its text and what it is called."""
+"""JSON bytes of a part in addition to its text and its name."""
 _BETWEEN = 2
-"""Lines between which so few others stand are one excerpt."""
+"""Lines with fewer than this many others between them form one excerpt."""
 _LINE_CHARS = 420
 _BY_HAND = 0.6
-"""Of the budget: what somebody wrote or chose is told first, up to this share."""
+"""Share of the budget for texts that a person wrote or chose, which come first."""
 _MOST_LEFT_OUT = 6
 
 Called = Callable[[KeptText, int | None], str]
-"""What shows a line of a text."""
+"""Returns the name or address under which a text, or one of its lines, can be shown."""
 _Chosen = dict[int, WeighedLine]
 
 
 def case_file(texts: Sequence[KeptText], most_bytes: int, called: Called, seen: Sequence[CasePart] = ()) -> CaseFile:
-    """The case file of some texts, whose parts take at most so many bytes of JSON; `seen`: what is told besides.
+    """Build the case file of some texts, with parts of at most `most_bytes` of JSON; `seen`: further parts to include.
 
-    The user's words come first, then what separates most.
+    The user's own words come first, then the most distinctive lines.
     """
     left = most_bytes
     besides = []
@@ -59,7 +59,7 @@ def case_file(texts: Sequence[KeptText], most_bytes: int, called: Called, seen: 
 
 
 def _chosen(lines: Sequence[WeighedLine], left: int, called: Called) -> dict[tuple[str, str], _Chosen]:
-    """The lines that are told, by text and number: those of most weight, as many as there is room for."""
+    """The lines to include, by text and line number: the weightiest that fit in the budget."""
     chosen: dict[tuple[str, str], _Chosen] = defaultdict(dict)
     by_hand = [one for one in lines if one.text.is_small or one.text.is_note]
     kept_back = left - round(left * _BY_HAND)
@@ -78,7 +78,7 @@ def _chosen(lines: Sequence[WeighedLine], left: int, called: Called) -> dict[tup
 
 
 def json_bytes(text: str) -> int:
-    """What a line of text takes in JSON, with what parts it from the next."""
+    """Size of a line of text in JSON, including the separator before the next line."""
     return len(json.dumps(text, ensure_ascii=False).encode("utf-8", "replace"))
 
 
@@ -94,7 +94,7 @@ def _runs(chosen: _Chosen) -> Iterator[list[WeighedLine]]:
 
 
 def _go_on(one: WeighedLine, other: WeighedLine) -> bool:
-    """Whether nothing stands between two lines, or an empty line does, as far as that is known."""
+    """Whether two lines are adjacent, or separated only by an empty line, as far as known."""
     between = range(one.line.number + 1, other.line.number)
     empty = one.text.is_whole and len(between) < _BETWEEN and not any(at in one.text.by_number for at in between)
     return not between or empty

@@ -1,4 +1,4 @@
-"""The texts of a case and the lines of them that were kept, as the evidence store has them."""
+"""The texts of a case and their kept lines, as stored in the evidence store."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from ddx_tools.evidence.store import Store
 _MOST_LINES = 40_000
 _SMALL_BYTES = 2_500
 _WHOLE_LINES = 120
-"""As in `ddx_tools.parsers.lines.kept_lines`."""
+"""The same limit as in `ddx_tools.parsers.lines.kept_lines`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptLine:
-    """One line, as it stands in its text."""
+    """A kept line, verbatim, with how often its template occurs."""
 
     number: int
     text: str
     template: str
     times: int
-    """Lines of its text that are of its template."""
+    """How many lines of its text have the same template."""
     alike: int
-    """And those that differ in words that vary."""
+    """The same, including lines that differ only in varying words."""
     rarity: float
     known: bool
 
 
 @dataclass(frozen=True)
 class KeptText:
-    """One text, and what was kept of it."""
+    """A text of the case, and the lines that were kept of it."""
 
     path: str
     source: str
     count: int
-    """How many lines it has."""
+    """Number of lines in the whole text."""
     is_note: bool
     is_log: bool
     size_bytes: int | None
@@ -46,33 +46,33 @@ class KeptText:
 
     @cached_property
     def by_number(self) -> dict[int, KeptLine]:
-        """Its lines that were kept; of a text of which not all were, what stands between them is not known."""
+        """The kept lines by number; if not all lines were kept, what is between them is unknown."""
         return {line.number: line for line in self.lines}
 
     @property
     def name(self) -> str:
-        """Its file name."""
+        """File name of the text."""
         return PurePosixPath(self.path).name
 
     @property
     def is_whole(self) -> bool:
-        """Each of its lines was kept, but for empty ones."""
+        """Whether all its lines were kept, except empty ones."""
         return len(self.lines) >= self.count or self.count <= _WHOLE_LINES
 
     @property
     def is_small(self) -> bool:
-        """Somebody chose what stands in it."""
+        """Whether it is short enough that a person must have chosen its contents."""
         return (self.size_bytes or 0) <= _SMALL_BYTES
 
 
 def kept_texts(store: Store) -> list[KeptText]:
-    """All texts of which lines were kept, in the order of their paths."""
+    """Read all texts with kept lines, in path order."""
     rows = store.query(f"SELECT * FROM kept_lines ORDER BY path, source, line LIMIT {_MOST_LINES}")
     return texts_of(rows, store.query("SELECT path, kinds, size_bytes FROM materials") if rows else [])
 
 
 def texts_of(rows: list[dict[str, Any]], materials: list[dict[str, Any]]) -> list[KeptText]:
-    """Texts out of rows of `kept_lines` and `materials`."""
+    """Build texts from rows of `kept_lines` and `materials`."""
     known = {row["path"]: row for row in materials}
     lines: dict[tuple[str, str], list[KeptLine]] = defaultdict(list)
     counts: dict[tuple[str, str], int] = {}
@@ -85,7 +85,7 @@ def texts_of(rows: list[dict[str, Any]], materials: list[dict[str, Any]]) -> lis
     texts = []
     seen = set()
     for (path, source), kept in lines.items():
-        # A file that several hosts share, or that was read twice, is one text.
+        # A file that several hosts share, or that was read twice, counts as one text.
         content = path, counts[path, source], tuple(line.text for line in kept)
         if content in seen:
             continue

@@ -1,4 +1,4 @@
-"""Quantities that stand beside their limit, in any program's words."""
+"""Detects quantities printed next to their limit, in any program's wording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RATIO = 0.9
 
 
 def is_near_a_limit(text: str) -> bool:
-    """Whether a line describes a quantity beside its limit and the two are nearly the same, or nothing is left."""
+    """Whether a line gives a quantity and its limit that are nearly equal, or says that nothing is left."""
     if not _LIMIT.search(text):
         return False
     by_unit: dict[str, list[float]] = {}

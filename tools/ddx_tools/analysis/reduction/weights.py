@@ -1,8 +1,8 @@
-"""How much each line of a case is worth to somebody who reads few of them.
+"""Weighs the lines of a case by their value to a reader who sees only a few of them.
 
-No incident is known here. A line weighs more if few lines are like it, if it says that something failed in any
-program's words, if it is among the last of its text, if a quantity in it is near a limit, if it differs from its
-counterparts, and if somebody chose its text by hand, which a short text shows.
+No knowledge of incidents is used. A line weighs more if few lines resemble it, if it reports a failure in any
+program's wording, if it is among the last of its text, if a quantity in it is near a limit, if it differs from its
+counterparts, and if a person chose its text by hand, which is assumed of short texts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FEW_ALIKE = 12
 
 @dataclass(frozen=True, slots=True)
 class WeighedLine:
-    """A line of a text, what it is worth, and why."""
+    """A line of a text, its weight, and the reason for it."""
 
     text: KeptText
     line: KeptLine
@@ -45,7 +45,7 @@ class WeighedLine:
 
 
 def weighed(texts: Sequence[KeptText]) -> list[WeighedLine]:
-    """All kept lines, those of most weight first."""
+    """All kept lines with their weights, heaviest first."""
     odd = odd_lines(texts)
     named = _named_places(texts)
     shared = _texts_of_templates(texts)
@@ -54,7 +54,7 @@ def weighed(texts: Sequence[KeptText]) -> list[WeighedLine]:
         for text in texts
         for line in text.lines
     ]
-    # The same words in several texts, or again in one, say no more than once.
+    # The same words in several texts, or repeated in one, count only once.
     said: Counter[str] = Counter()
     ordered = []
     for one in sorted(found, key=lambda one: -one.weight):
@@ -103,7 +103,7 @@ def _weighed(
 
 
 def _named_places(texts: Iterable[KeptText]) -> set[tuple[str, int]]:
-    """Places of programs that some line names: (file name, line)."""
+    """Program locations named in any line, as (file name, line number)."""
     found = set()
     for text in texts:
         for line in text.lines:
@@ -113,7 +113,7 @@ def _named_places(texts: Iterable[KeptText]) -> set[tuple[str, int]]:
 
 
 def _texts_of_templates(texts: Iterable[KeptText]) -> Counter[str]:
-    """In how many texts each template stands."""
+    """In how many texts each template occurs."""
     having: dict[str, set[str]] = defaultdict(set)
     for text in texts:
         for line in text.lines:

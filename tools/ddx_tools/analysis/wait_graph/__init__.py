@@ -1,1 +1,1 @@
-"""One graph of who waits for whom, from all sources, and its roots."""
+"""The wait graph: who waits for whom according to all sources, and the roots of all waits."""

@@ -1,4 +1,4 @@
-"""The wait graph of everything that a store holds."""
+"""Builds the wait graph from everything in a store."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ddx_tools.model.diagnosis import Finding, Seat
 
 
 def wait_graph(store: Store, seats: Mapping[int, Seat], findings: Sequence[Finding]) -> WaitGraph:
-    """All waits of the last attempt of a job that the rows of a store report.
+    """Build the graph of all waits in the last attempt of a job, from the rows of a store.
 
-    `seats`: where ranks run. `findings`: what was found in the rows; of them the ends of ranks are taken.
+    `seats`: where ranks run. `findings`: what was found in the rows; they supply the ends of ranks and logged waits.
     """
     graph = WaitGraph(hosts={rank: seat.host for rank, seat in seats.items() if seat.host})
     graph.gone = {rank for finding, _ in ends(findings) for rank in finding.ranks}

@@ -1,7 +1,7 @@
-"""Exits and waits from what ranks printed: who raised, exited or was killed, and who never entered what others report.
+"""Adds exits and waits from printed lines: who raised, exited or was killed, and who never entered a collective.
 
-A line of a log is farther from the program than its stack or its record: it adds waits only of ranks of which neither
-tells, and the ends of all.
+A log line is farther from the program than a stack or a record: it adds waits only for ranks without either, but ends
+for all ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEARER = ("flight_records", "stacks")
 
 
 def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
-    """Add the waits and exits that findings about printed lines show."""
+    """Add the waits and exits shown by findings about printed lines."""
     told = [finding for finding in findings if finding.attributes.get("basis") != HANDED_IN]
     looked_at = (
         {edge.waiter.rank for edge in graph.edges} | graph.doing.keys() | {node.rank for node in graph.conditions}
@@ -40,7 +40,7 @@ def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
 
 
 def ends(findings: Sequence[Finding]) -> Iterator[tuple[Finding, Source]]:
-    """Evidence that ranks ended by themselves: their processes are gone, or they printed it."""
+    """Findings that ranks ended by themselves (their processes are gone, or they printed it), with their source."""
     for finding in findings:
         if finding.code == "rank.process_gone":
             yield finding, Source.PROCESSES
@@ -49,12 +49,12 @@ def ends(findings: Sequence[Finding]) -> Iterator[tuple[Finding, Source]]:
 
 
 def _is_its_own(finding: Finding) -> bool:
-    """Whether an end was seen that is no consequence of another."""
+    """Whether a finding shows an end that is not a consequence of another one."""
     return finding.attributes.get("independent") is True and finding.attributes.get("basis") != HANDED_IN
 
 
 def add_ends(graph: WaitGraph, findings: Sequence[Finding]) -> None:
-    """Note which ranks ended: they no longer wait for anything."""
+    """Note which ranks ended, and so no longer wait for anything."""
     for finding, source in ends(findings):
         gone = set(finding.ranks)
         graph.edges = [edge for edge in graph.edges if edge.waiter.rank not in gone]
@@ -65,7 +65,7 @@ def add_ends(graph: WaitGraph, findings: Sequence[Finding]) -> None:
 
 
 def _add_missing(graph: WaitGraph, finding: Finding, number: int, looked_at: Iterable[int]) -> None:
-    """A collective that some ranks wait in and others never entered."""
+    """Add a collective that some ranks wait in and others never entered."""
     facts = finding.attributes
     waiting, missing = set(facts.get("waiting") or ()), set(facts.get("missing") or finding.ranks)
     if not waiting or facts.get("tie") or (waiting | missing) & set(looked_at):

@@ -1,6 +1,6 @@
-"""Waits out of what NCCL's RAS counts: who launched more in a communicator that makes no progress waits for the others.
+"""Adds waits from NCCL's RAS counts: ranks that launched more in a communicator without progress wait for the others.
 
-RAS counts launches only: of whoever it shows as behind it does not know what else is pending.
+RAS only counts launches: it does not know what else is pending on a rank that is behind.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ddx_tools.evidence.store import Store
 
 
 def add_ras(graph: WaitGraph, store: Store) -> None:
-    """Add waits of communicators that make no progress; nothing unless the ranks of all their processes are known.
+    """Add the waits in communicators without progress; nothing unless the ranks of all their processes are known.
 
-    RAS is farther from the program than records, stacks and processes are, and nearer than what logs say.
+    RAS is farther from the program than records, stacks and processes, but nearer than logs.
     """
     if not store.holds_any(("nccl_ras",)):
         return

@@ -1,4 +1,4 @@
-"""What hosts know of processes: hosts that do not answer, with their ranks, and who holds a file that others lock."""
+"""Adds what hosts report about processes: ranks on hosts that do not answer, and waits for file locks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SILENT = ("unreachable", "silent")
 
 
 def add_absent(graph: WaitGraph, store: Store) -> None:
-    """Add the ranks of the one host that did not answer; with several, it is unknown which ranks run where."""
+    """Add the ranks of the only host that did not answer; with several, it is unknown which ranks run where."""
     if not store.holds_any(("asked_hosts",)):
         return
     silent = store.query("SELECT coalesce(host, target) AS name FROM asked_hosts WHERE state IN ?", [list(_SILENT)])
@@ -41,7 +41,7 @@ def add_absent(graph: WaitGraph, store: Store) -> None:
 
 
 def add_file_locks(graph: WaitGraph, store: Store) -> None:
-    """Add that ranks wait for the ranks that hold a lock on a file."""
+    """Add the waits of ranks for ranks that hold a file lock."""
     if not store.holds_any(("file_locks",)):
         return
     rows = store.query(

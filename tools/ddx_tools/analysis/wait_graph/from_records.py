@@ -1,4 +1,4 @@
-"""Waits out of flight records: who is in which operation, which of its members are not, and in what state these are."""
+"""Adds waits from flight records: who is in which operation, which members are not, and what state these are in."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _WORDS = {
 
 
 def add_records(graph: WaitGraph, store: Store) -> None:
-    """Add the waits in the flight records of a store; nothing if there are none."""
+    """Add the waits in the flight records of a store; nothing if there are no records."""
     if not store.holds_any(("fr_dumps",)):
         return
     found = store.derived(solved)
@@ -63,14 +63,14 @@ def add_records(graph: WaitGraph, store: Store) -> None:
     unread = _unread(store)
     for rank in found.records.absent:
         state = NodeState.UNREAD if rank in unread else NodeState.UNKNOWN
-        graph.note(program_of(rank), NodeCondition(state, Source.RECORDS, "there is no record of it"))
+        graph.note(program_of(rank), NodeCondition(state, Source.RECORDS, "it left no flight record"))
         if state is NodeState.UNKNOWN:
             graph.unreported.add(rank)
     graph.mismatches += _mismatches(found, holds, graph)
 
 
 def _unread(store: Store) -> set[int]:
-    """Ranks of which a file was passed in that is no usable record."""
+    """Ranks for which a submitted file is not a usable record."""
     rows = store.query(
         "SELECT DISTINCT rank FROM materials WHERE rank IS NOT NULL "
         "AND (why_not_read IS NOT NULL OR list_contains(string_split(kinds, ', '), 'dump')) "
@@ -80,7 +80,7 @@ def _unread(store: Store) -> set[int]:
 
 
 def _node_of(hold: Recorded, number: int) -> Node:
-    """Transfers, and operations that a rank is in by its own deviation, are nodes of their own."""
+    """The node of an operation; transfers, and operations entered by a rank's own deviation, get separate nodes."""
     own = number if hold.transfer is not None or hold.by_deviation or hold.seq is None else -1
     return Node(NodeKind.OPERATION, f"{hold.group.key} {hold.seq} {hold.op}", attempt=own)
 
@@ -100,7 +100,7 @@ def _add_hold(graph: WaitGraph, hold: Recorded, number: int) -> None:
         hides_root=hides_disagreement(hold.op),
     )
     if hold.by_deviation:
-        return  # Its own deviation put it there: it waits for nobody.
+        return  # Its own deviation put it there: it waits for no rank.
     entries = {entry.rank: entry for entry in hold.entries()}
     for rank, wait_s in hold.waiting.items():
         evidence = entries[rank].evidence() if rank in entries else None
@@ -127,7 +127,7 @@ def _mismatches(found: Solved, holds: list[Recorded], graph: WaitGraph) -> list[
 
 
 def _operation_of(finding: Finding, numbered: list[tuple[int, Recorded]]) -> Node | None:
-    """The operation in which ranks differ, as their peers are in it; groups of one kind share their label."""
+    """The operation in which a finding's ranks differ, as seen by their peers; groups of one kind share a label."""
     seq = finding.attributes.get("seq")
     for number, hold in numbered:
         same = hold.group.label == finding.group and hold.seq == seq and hold.transfer is None
@@ -150,7 +150,7 @@ def _mismatch(finding: Finding, at: Node | None) -> CallMismatch:
 
 
 def _odd_ones(found: Solved, holds: list[Recorded]) -> Iterator[CallMismatch]:
-    """For each circle of ranks, who of them differs from what all others do."""
+    """For each circle of ranks, a mismatch that names the ranks deviating from all others."""
     edges: dict[int, set[int]] = {}
     for number, hold in enumerate(holds, 1):
         edges[-number] = set(hold.blockers)

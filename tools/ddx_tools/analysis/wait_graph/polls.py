@@ -1,4 +1,4 @@
-"""Waits of ranks that poll: each sleeps in a loop until something is there, such as a file that a peer writes."""
+"""Adds waits of ranks that poll: each sleeps in a loop until something exists, such as a file that a peer writes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ddx_tools.analysis.wait_graph.model import (
 from ddx_tools.analysis.wait_graph.threads import Thread
 
 _STANDS_S = 10.0
-"""A rank that has made no progress for so long, while all others poll, is the one that they poll for."""
+"""A rank without progress for this long, while all others poll, is the one that they poll for."""
 
 
 def add_polls(graph: WaitGraph, threads: Mapping[int, Sequence[Thread]], texts: ProgramTexts) -> None:
-    """Add that ranks which all sleep in one loop of the program wait there for those that ended or make no progress.
+    """Add the waits of ranks that all sleep in one loop of the program for ranks that ended or make no progress.
 
-    Of others nobody knows: they may be at work, and who polls for one of them does not show in a stack.
+    About other ranks nothing is known: they may be at work, and a stack does not show which rank is polled for.
     """
     mains = [thread for mine in threads.values() for thread in mine if thread.node == program_of(thread.node.rank)]
     alive = [thread for thread in mains if thread.node.rank not in graph.gone]
@@ -38,7 +38,7 @@ def add_polls(graph: WaitGraph, threads: Mapping[int, Sequence[Thread]], texts: 
         return
     place = polling[0].location()
     node = Node(NodeKind.OPERATION, f"poll {polling[0].user_stack}")
-    words = f"a loop that sleeps and asks again{f' at {place.short()}' if place else ''}"
+    words = f"a polling loop{f' at {place.short()}' if place else ''}"
     graph.operations[node] = Operation(words, EdgeKind.POLL, Source.STACKS)
     for thread in polling:
         graph.wait(WaitEdge(thread.node, node, EdgeKind.POLL, Source.STACKS, Sure.SEEN, thread.evidence()))
@@ -51,7 +51,7 @@ def _may_work(thread: Thread) -> bool:
 
 
 def _polls(thread: Thread, texts: ProgramTexts) -> bool:
-    """Whether it sleeps in a line that a loop of its function repeats."""
+    """Whether a thread sleeps at a line inside a loop of its function."""
     if thread.activity != "sleep" or not thread.user_stack:
         return False
     file, line, _ = thread.user_stack[-1]

@@ -1,4 +1,4 @@
-"""A thread of a rank (or of a process that it started) as its stack shows it."""
+"""A thread of a rank (or of a process that it started), as its stack shows it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _IDLE_HELPERS = re.compile(
     r"concurrent/futures/thread\.py|tqdm/_monitor\.py|tensorboard/.*|wandb/.*|torch/utils/data/_utils/pin_memory\.py|"
     r"torch/_inductor/.*|multiprocessing/(pool|queues|resource_tracker)\.py|ray/.*|prometheus_client/.*"
 )
-"""Modules whose threads wait for work most of the time: nobody waits for them as long as they have none."""
+"""Modules whose threads wait for work most of the time: no thread waits for them while they have none."""
 _LONGEST_CODE = 80
 _IDLE = ("lock_wait", "idle", "sleep", "socket_wait", "pipe_read", "worker_idle")
 
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread as the last sample showed it."""
+    """A thread in the last sample: its node in the wait graph, its row in the store, and its frames."""
 
     node: Node
     row: Mapping[str, Any]
@@ -33,17 +33,17 @@ class Thread:
 
     @property
     def activity(self) -> str:
-        """By the rules of `frames.yaml`."""
+        """What the thread is doing, as classified by the rules in `frames.yaml`."""
         return str(self.row["activity"])
 
     @property
     def waits_for_peers(self) -> bool:
-        """It can only go on when other ranks act."""
+        """Whether it can only proceed when other ranks act."""
         return self.activity in frame_rules().waits_for_peers
 
     @property
     def may_end_a_wait(self) -> bool:
-        """Whether it does something that another thread of its process may wait for."""
+        """Whether it does something that another thread of its process may be waiting for."""
         in_program = any(frame["is_user"] for frame in self.frames)
         if self.waits_for_peers or (in_program and self.activity not in _IDLE):
             return True
@@ -52,12 +52,12 @@ class Thread:
 
     @property
     def works(self) -> bool:
-        """Whether it made progress between two samples, other than to ask again for what it waits for."""
+        """Whether it made progress between two samples, other than by polling for what it waits for."""
         return self.row["moved"] is True and self.activity not in _IDLE
 
     @property
     def moved(self) -> bool:
-        """Whether it made progress between two samples; a wait that polls wakes now and then for nothing."""
+        """Whether it made progress between two samples; the occasional wake-up of a polling wait does not count."""
         row = self.row
         shows_in = frame_rules().progress_shows_in(self.activity, row["wchan"], bool(row["running"]))
         column = {"switched": "switched", "ran": "moved"}.get(shows_in)
@@ -65,13 +65,13 @@ class Thread:
 
     @property
     def user_stack(self) -> tuple[UserFrame, ...]:
-        """Frames of the user's program, outermost first."""
+        """The frames of the user's program, outermost first."""
         return tuple(
             (str(file), int(line), str(name)) for file, line, name in json.loads(self.row["user_stack"] or "[]")
         )
 
     def evidence(self) -> Evidence:
-        """Where it is, as `ddx show rank N` prints it."""
+        """Evidence for where it is, as `ddx show rank N` prints it."""
         if self.row["source_line"] is not None:
             return Evidence(
                 source=self.row["source"], line=self.row["source_line"], quote=self.row["source_text"] or ""
@@ -89,7 +89,7 @@ class Thread:
         return Evidence(source=self.row["source"], quote=quote[:400])
 
     def _frame(self) -> str:
-        """The innermost frame of the program, else the innermost of all."""
+        """The program's innermost frame in words, or else the innermost of all."""
         own = next((frame for frame in self.frames if frame["is_user"]), None)
         if own is None:
             return "{function} ({file}:{line})".format(**self.frames[0]) if self.frames else ""
@@ -97,11 +97,11 @@ class Thread:
         return f"{own['file']}:{own['line']} {own['function']}{code}"
 
     def location(self) -> Location | None:
-        """The innermost line of the user's program."""
+        """The innermost line of the user's program; None if no user frame is on the stack."""
         return place_of_row(dict(self.row)) if json.loads(self.row["user_stack"] or "[]") else None
 
     def says(self) -> str:
-        """What it does, in words."""
+        """What the thread does, as a verb phrase: `is in all_reduce at train.py:37`."""
         place, code = self.location(), self.row["user_source"]
         words = frame_rules().words(self.activity)
         if self.row["state"] in ("T", "t"):

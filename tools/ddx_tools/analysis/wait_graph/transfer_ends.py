@@ -1,4 +1,4 @@
-"""Whom a thread in a send or receive waits for: by its variables, by the program's text, or by where peers are."""
+"""Finds the peer of a thread in a send or receive, from its variables, the program's source, or where peers are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddx_tools.model.diagnosis import Location
 from ddx_tools.model.grouping import gathered
 
 _MOST_PEERS = 64
-"""Whom a transfer without a known peer may wait for is listed among so many ranks; among more it says nothing."""
+"""If a transfer's peer is unknown, candidates are listed in jobs of up to this many ranks; beyond, they say nothing."""
 _PEERS = ("dst", "src", "group_dst", "group_src")
 _Way = tuple[UserFrame, ...]
 _TRANSFERS = ("send", "recv", "isend", "irecv")
@@ -38,7 +38,7 @@ class Peers:
         }
 
     def of(self, thread: Thread) -> tuple[Sure, Set[int]]:
-        """The ranks that a thread in a transfer waits for, and how sure that is; several, if it may be any of them."""
+        """The ranks that a thread in a transfer waits for, and how sure that is; several if it may be any of them."""
         if (told := _by_variables(thread)) is not None and told in self._ranks:
             return Sure.SEEN, {told}
         rank = thread.node.rank
@@ -55,20 +55,20 @@ class Peers:
         return Sure.POSSIBLE, others & self._ranks
 
     def _passed(self, thread: Thread, ranks: Set[int]) -> Set[int]:
-        """Of some ranks, those that have been through what a thread is in, and wait behind it."""
+        """Of the given ranks, those that have already passed the call a thread is in, and wait after it."""
         behind = {rank: self._meeting[rank] for rank in ranks & self._meeting.keys()}
         return {rank for rank, stack in behind.items() if self._texts.has_passed(stack, thread.user_stack)}
 
     def have_gone_past(self, thread: Thread, rank: int) -> bool:
-        """Whether a rank that waits in a collective is in the round of a thread in a transfer, and behind that.
+        """Whether a rank waiting in a collective is in the same round as a thread in a transfer, and past the transfer.
 
-        Who is before the collective has not entered it in this round, and the other waits there for nobody's next one.
+        A thread before the collective has not entered it in this round, and the other rank waits there for this round.
         """
         meeting = self._meeting.get(rank)
         return meeting is not None and self._texts.is_before(thread.user_stack, meeting)
 
     def way(self, thread: Thread) -> Location | None:
-        """Where a thread's call path to its transfer diverges from those of others there; None if none does."""
+        """Where a thread's call path to its transfer diverges from the others'; None if it does not."""
         ways = list(self._exchanges.get(thread.user_stack[-1:], {}))
         for depth, frame in enumerate(thread.user_stack):
             if any(way[depth : depth + 1] != (frame,) for way in ways):
@@ -77,9 +77,9 @@ class Peers:
 
 
 def _exchanges(threads: Mapping[int, Sequence[Thread]], world: int) -> dict[_Way, dict[_Way, set[int]]]:
-    """Where all ranks of a job are in one line of transfers: by that line, who came there on which way.
+    """For each line of transfers that all ranks of a job are in: which ranks reached it on which call path.
 
-    A function in which everybody sends and receives is a meeting: those in one round of it wait for those in another.
+    A function in which all ranks send and receive is a meeting: ranks in one round of it wait for those in another.
     """
     transfers = [each for mine in threads.values() for each in mine if each.activity == "p2p" and each.user_stack]
     found: dict[_Way, dict[_Way, set[int]]] = {}
@@ -91,7 +91,7 @@ def _exchanges(threads: Mapping[int, Sequence[Thread]], world: int) -> dict[_Way
 
 
 def _by_variables(thread: Thread) -> int | None:
-    """The rank at the other end, if the frame of the transfer shows it and the group is the whole job."""
+    """The rank at the other end, if the transfer's frame shows it and the group is the whole job."""
     for frame in thread.frames:
         if frame["function"] in _TRANSFERS and frame["variables"]:
             told = json.loads(frame["variables"])

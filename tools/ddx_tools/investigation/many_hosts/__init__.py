@@ -1,1 +1,1 @@
-"""An investigation on many hosts: who is asked and how, and how the answers become one bundle."""
+"""An investigation on many hosts: how they are asked, and how their answers become one bundle."""

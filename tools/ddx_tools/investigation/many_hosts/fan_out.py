@@ -1,4 +1,4 @@
-"""Asks many hosts at once by ClusterShell, and says of each that did not answer why not and what to do."""
+"""Asks many hosts at once with ClusterShell; for each host that did not answer, says why and what to do."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from ddx_tools.sources.cluster.targets import Reach
 _STDERR_BYTES = 2_000
 _MOST_AT_ONCE = 1_280
 _FILES_A_PROGRAM, _FILES_OF_OURS = 3, 100
-"""Ends of pipes, and what else is open."""
+"""Open files per program (ends of pipes), and other open files."""
 
 
 @dataclass(frozen=True)
 class FanOutLimits:
-    """Limits of one fan-out. A host that does not answer in time is left out, and the rest is judged."""
+    """Limits of one fan-out. A host that does not answer in time is left out, and the others are judged."""
 
     host_s: float = 25.0
     total_s: float = 60.0
     connect_s: int = 5
     at_once: int = _MOST_AT_ONCE
-    """Programs that run here at the same time. Of more hosts, each looks when its turn comes."""
+    """Programs that run here at the same time; further hosts are captured later."""
     host_bytes: int = 8 << 20
-    """Of a host's answer, packed."""
+    """Maximum size of a host's packed answer."""
 
 
 @dataclass
 class HostReplies:
-    """One host, as seen from here."""
+    """The replies of one host, as seen from here."""
 
     name: str
     inbox: Inbox
@@ -46,12 +46,12 @@ class HostReplies:
     ended_s: float | None = None
     hello_s: float = 0.0
     end_s: float = 0.0
-    """When these lines came, by the clock of this machine."""
+    """When the `hello` and `end` lines arrived, by this machine's clock."""
     rc: int | None = None
     said: bytearray = field(default_factory=bytearray)
 
     def take(self, stream: str, line: bytes) -> None:
-        """A line that it printed."""
+        """Process a line that the host printed."""
         if stream == "stderr":
             self.said += line[: _STDERR_BYTES - len(self.said)] + b"\n"
             return
@@ -62,7 +62,7 @@ class HostReplies:
             self.end_s = time.time()
 
     def judged(self, limits: FanOutLimits) -> AskedHost:
-        """How it ended."""
+        """The outcome for this host: whether it answered, or why not."""
         inbox, hello, end = self.inbox, self.inbox.hello or {}, self.inbox.end or {}
         state, reason, remedy = ("answered", "", "") if end and not inbox.garbled else self._failure(limits)
         if end.get("error"):
@@ -82,7 +82,7 @@ class HostReplies:
         )
 
     def _clock(self) -> tuple[float | None, float | None]:
-        """By how much its clock is ahead of ours, at least and at most: what it wrote took some time to come."""
+        """How far the host's clock is ahead of ours, at least and at most: its lines took time to arrive."""
         if not self.inbox.hello or not self.began_s:
             return None, None
         first = float(self.inbox.hello["clock_s"])
@@ -94,45 +94,45 @@ class HostReplies:
     def _failure(self, limits: FanOutLimits) -> tuple[Any, str, str]:
         stderr = self.said.decode("utf-8", "replace")
         if found := re.search(r"gateway \S+ does not answer[^\n]*", stderr):
-            # What the host itself would have said is not known.
+            # The host's own answer is unknown.
             return "in_part" if self.inbox.rows else "not_asked", found[0][:300], _GATEWAY
         if self.began_s is None:
-            return "not_asked", f"the {limits.total_s:.0f} s for all hosts were over", "Ask again with --deadline."
+            return "not_asked", f"the {limits.total_s:.0f} s for all hosts had passed", "Ask again with --deadline."
         if self.inbox.hello is None:
             for pattern, state, remedy in _REASONS:
                 if found := re.search(pattern, stderr):
                     return state, found[0].strip()[:300], remedy
         if self.inbox.end or (self.inbox.hello is None and (self.inbox.garbled or self.rc == 0)):
             noise = self.inbox.noise.decode("utf-8", "replace")
-            return "garbled", f"what it printed is no answer: {noise!r}", _BY_HAND
+            return "garbled", f"its output is not an answer: {noise!r}", _BY_HAND
         if self.inbox.hello is None and self.rc is None:
-            return "silent", f"no word from it in {self.seconds_here:.0f} s", _IS_IT_THERE
+            return "silent", f"no answer in {self.seconds_here:.0f} s", _IS_IT_THERE
         state = "in_part" if self.inbox.rows else "silent"
         if self.rc is None or self.rc in (124, 137):
-            return state, f"it began to answer and did not end in {self.seconds_here:.0f} s", _HANGS_THERE
+            return state, f"it began to answer but did not finish in {self.seconds_here:.0f} s", _HANGS_THERE
         words = " ".join(stderr.split())[:300] or "nothing"
-        return state, f"it ended with {self.rc} and printed: {words}", _BY_HAND
+        return state, f"it exited with {self.rc} and printed: {words}", _BY_HAND
 
     @property
     def seconds_here(self) -> float:
-        """How long it was waited for."""
+        """How many seconds we waited for this host."""
         return (self.ended_s or time.time()) - (self.began_s or time.time())
 
 
-_IS_IT_THERE = "Look whether the host is up: its console, `sinfo -R`, `kubectl get nodes`."
-_HANGS_THERE = "Something hangs there (a mount, a driver, memory): look at `ps -eo state,wchan,cmd` on it."
-_GATEWAY = "Look at the gateway, or leave out --gateways."
-_BY_HAND = "Run the same by hand: ssh HOST ddx node"
-INSTALL = "Install ddx of this version there, or name the program with DDX_ON_HOSTS=/path/to/ddx."
-_SSHD_HANGS = "The host takes calls and its sshd hangs: it may be out of memory, or hung in the kernel."
-_NO_SSHD = "No sshd listens there, or a firewall refuses: start it, or name the port (--via)."
-_BY_SSH_FIRST = "Log in by ssh once by hand: ddx types no password and takes no new key."
+_IS_IT_THERE = "Check whether the host is up: its console, `sinfo -R`, `kubectl get nodes`."
+_HANGS_THERE = "Something hangs there (a mount, a driver, memory): run `ps -eo state,wchan,cmd` on the host."
+_GATEWAY = "Check the gateway, or omit --gateways."
+_BY_HAND = "Run the same command by hand: ssh HOST ddx node"
+INSTALL = "Install this version of ddx there, or set DDX_ON_HOSTS=/path/to/ddx."
+_SSHD_HANGS = "The host accepts connections but its sshd hangs: it may be out of memory, or hung in the kernel."
+_NO_SSHD = "No sshd listens there, or a firewall rejects the connection: start it, or set the port with --via."
+_BY_SSH_FIRST = "Log in once by ssh: ddx neither types passwords nor accepts new host keys."
 _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"Connection timed out during banner exchange", "silent", _SSHD_HANGS),
     (r"(?:Connection|Operation) timed out", "unreachable", _IS_IT_THERE),
     (r"No route to host|Network is unreachable|Host is down", "unreachable", _IS_IT_THERE),
     (r"Connection refused", "refused", _NO_SSHD),
-    (r"Could not resolve hostname|Name or service not known", "unknown_name", "Name it as the resolver knows it."),
+    (r"Could not resolve hostname|Name or service not known", "unknown_name", "Use a name that the resolver knows."),
     (r"Permission denied[^\n]*|Host key verification failed", "not_permitted", _BY_SSH_FIRST),
     (
         r"[^\n]*(?:No such (?:file or directory|option|command)|[Cc]ommand not found|executable file not found"
@@ -140,16 +140,16 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
         "no_ddx",
         INSTALL,
     ),
-    (r"(?:srun: error: |Error from server|error: )[^\n]*", "refused", "The scheduler does not start it there."),
+    (r"(?:srun: error: |Error from server|error: )[^\n]*", "refused", "The scheduler refuses to start it there."),
     (r"(?:Connection|Broken pipe|ssh:|kex_exchange)[^\n]*", "unreachable", _IS_IT_THERE),
 )
-"""What ssh, srun and kubectl print where nothing was started; the code is 255 for all of them."""
+"""Output of ssh, srun and kubectl when nothing was started; all of them exit with 255."""
 
 
 def ask_all(
     reach: Reach, words: str, scratch: Path, limits: FanOutLimits, progress: Callable[[str], None]
 ) -> list[HostReplies]:
-    """Start the same command on all hosts. Its words hold nothing that a shell would take for its own."""
+    """Run the same command on all hosts and return their replies. Its words must need no shell quoting."""
     from ClusterShell.Engine.Engine import EngineTimeoutException
     from ClusterShell.Event import EventHandler
     from ClusterShell.Task import TimeoutError, task_self
@@ -161,7 +161,7 @@ def ask_all(
     }
 
     class Events(EventHandler):  # type: ignore[misc]
-        """Takes down what comes from where."""
+        """Records the output of each host."""
 
         done = 0
 
@@ -182,21 +182,21 @@ def ask_all(
     task = task_self()
     try:
         start_on_all(task, reach, words, limits, handler=(events := Events()), timeout=limits.host_s)
-        # The time that `run` takes counts anew from the last that was heard.
+        # `run`'s own timeout starts anew with each line received.
         task.timer(limits.total_s, events, autoclose=True)
         try:
             task.run()
         except TimeoutError:
             pass
         except WorkerError as error:
-            raise UsageError(f"the hosts cannot be reached: {error}", "Look at --via.") from error
+            raise UsageError(f"the hosts cannot be reached: {error}", "Check --via.") from error
     finally:
         task.abort(kill=True)
     return list(asked.values())
 
 
 def start_on_all(task: Any, reach: Reach, words: str, limits: FanOutLimits, **how: Any) -> None:
-    """Have a task of ClusterShell start a command on all hosts once it runs."""
+    """Schedule a command on all hosts in a ClusterShell task."""
     from ClusterShell.NodeSet import NodeSet
     from ClusterShell.Worker.Exec import ExecWorker
 
@@ -217,16 +217,18 @@ def start_on_all(task: Any, reach: Reach, words: str, limits: FanOutLimits, **ho
 
 
 def command_line(reach: Reach, *words: str, before: tuple[str, ...] = ()) -> str:
-    """`ddx WORDS` as it is started on each host. Raises UsageError for what a shell there would take apart."""
+    """The command line of `ddx WORDS` for each host. Raises UsageError for words that a shell there would split."""
     ddx = reach.ddx or str(Path(sys.executable).with_name("ddx"))
     all_words = [*before, ddx, *words]
     if shlex.join(all_words) != " ".join(all_words):
-        raise UsageError(f"{ddx}: a path that shells take apart", "Set DDX_ON_HOSTS to a plain one.")
+        raise UsageError(
+            f"{ddx}: a path that a shell would split", "Set DDX_ON_HOSTS to a path without special characters."
+        )
     return " ".join(all_words)
 
 
 def programs_at_once() -> int:
-    """As many as may have their pipes open; this process's limit of open files is raised for it, as far as it may."""
+    """The number of programs that may run at once; raises this process's open-file limit as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MOST_AT_ONCE * _FILES_A_PROGRAM + _FILES_OF_OURS
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

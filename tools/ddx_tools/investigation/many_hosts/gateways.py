@@ -1,4 +1,4 @@
-"""Hosts asked through gateways, in a tree of ClusterShell: one that fails costs the hosts behind it, and no more."""
+"""Asks hosts through gateways, in a ClusterShell tree: a failed gateway loses only the hosts behind it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ClusterShell.Worker.Tree import TreeWorker
 from ddx_tools.sources.cluster.targets import MOST_HOSTS
 
 _MOST_AT_ONCE = 256
-"""A gateway runs so many ssh at a time, within the usual limit of 1,024 open files."""
+"""A gateway runs this many ssh processes at a time, within the usual limit of 1,024 open files."""
 _WORDS_BYTES = 400
 
 
 def through_gateways(
     task: Any, topology: Any, nodes: Any, python: str, timeout: float | None = None, **how: Any
 ) -> Any:
-    """A worker of ClusterShell that starts a command on hosts by way of gateways; `python` is their interpreter."""
+    """A ClusterShell worker that starts a command on hosts through gateways; `python` is the gateways' interpreter."""
     os.environ.setdefault("CLUSTERSHELL_GW_PYTHON_EXECUTABLE", python)
-    # A gateway would leave a log in /tmp; where none can be opened it goes on without.
+    # A gateway would leave a log in /tmp; if it cannot open one, it goes on without.
     os.environ.setdefault("CLUSTERSHELL_GW_LOG_DIR", os.devnull)
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     ClusterShell.Task.PropagationChannel = _Channel
@@ -39,7 +39,7 @@ def through_gateways(
 
 
 class _Tree(TreeWorker):  # type: ignore[misc]
-    """Says of the hosts behind a gateway that is lost why; ClusterShell's own ends the task then, or says nothing."""
+    """Reports why hosts behind a lost gateway did not answer; ClusterShell's own worker ends the task or is silent."""
 
     def __init__(self, *args: Any, **how: Any) -> None:
         super().__init__(*args, **how)
@@ -64,13 +64,13 @@ class _Tree(TreeWorker):  # type: ignore[misc]
         super()._gateway_abort(gateway)
 
     def _tell(self, gateway: str, behind: Iterable[str]) -> None:
-        words = " ".join(self.said.get(gateway, b"").decode("utf-8", "replace").split()) or "nothing more came"
+        words = " ".join(self.said.get(gateway, b"").decode("utf-8", "replace").split()) or "no further output"
         for node in behind:
             self._on_node_msgline(node, f"gateway {gateway} does not answer: {words}".encode(), "stderr")
 
 
 class _Channel(PropagationChannel):  # type: ignore[misc]
-    """Hears a gateway: it answers for hosts behind it that have not ended, and nothing of what it sends is executed."""
+    """Receives from a gateway: it may answer only for its own running hosts, and nothing that it sends is executed."""
 
     def recv(self, msg: Any) -> None:
         gateway, tree = str(self.gateway), next(iter(self.workers.values()))
@@ -79,7 +79,7 @@ class _Channel(PropagationChannel):  # type: ignore[misc]
             if isinstance(msg, ErrorMessage):
                 raise ValueError(msg.reason)
             if isinstance(msg, ACKMessage):
-                # It works: what came before was said by its login.
+                # The gateway works: earlier output came from its login.
                 tree.said.pop(gateway, None)
             said = _text(msg.data or b"")
             msg.data_decode = lambda: said
@@ -90,12 +90,12 @@ class _Channel(PropagationChannel):  # type: ignore[misc]
                     return
             super().recv(msg)
         except Exception as error:
-            tree.hear(gateway, f"what it sent is no answer ({error})".encode())
+            tree.hear(gateway, f"its output is not an answer ({error})".encode())
             self._close()
 
 
 def _text(packed: bytes) -> bytes:
-    """The bytes that a gateway sends as a pickle; ClusterShell would load any, and run what it says."""
+    """The bytes in a gateway's pickle; ClusterShell would load any pickle and run its code."""
     opcodes = pickletools.genops(base64.b64decode(packed)) if packed else ()
     return b"".join(word or b"" for code, word, _ in opcodes if "BINBYTES" in code.name)
 

@@ -1,4 +1,4 @@
-"""One capture of many hosts: rows of what they saw, and of the others why they did not answer."""
+"""Captures many hosts: their rows, and for the others the reason why they did not answer."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from ddx_tools.sources.packed_bundle import unpack
 
 _LEAD_S = 1.0
 _LEAD_A_HOST_S = 0.008
-"""Programs are started one after the other, here and there, before all can look at the same moment."""
+"""Programs start one after another, here and there, before all can capture at the same moment."""
 _GATEWAYS_S = 2.0
-"""To log in to a gateway and start it, and for what it still says of hosts that do not answer."""
+"""Time to log in to a gateway and start it, and for its reports about hosts that do not answer."""
 _JUDGING_S = 4.0
 _JUDGING_A_HOST_S = 0.006
-"""Of the time for the answer, what is left for our own start, and for the judgement once hosts are not waited for."""
+"""The part of the time for the answer that is reserved for our own start and for the judgement after the last host."""
 _MOST_SHOWN = 8
 _AT_ONCE = 50
-"""Of so many hosts the rows are held before they go into the store."""
+"""The rows of this many hosts are held before they go into the store."""
 
 
 @dataclass
@@ -48,9 +48,9 @@ class HostsGathered:
 
     asked: list[AskedHost] = field(default_factory=list)
     said: Made = field(default_factory=Made)
-    """What all of them say, without the rows."""
+    """The merged results of all hosts, without the rows."""
     parts: list[BundlePart] = field(default_factory=list)
-    """Their bundles, where the material was asked for."""
+    """Their bundles, if the material was requested."""
 
 
 def gather(
@@ -62,14 +62,14 @@ def gather(
     *,
     raw: bool = False,
 ) -> HostsGathered:
-    """Run a plan on all hosts and put their rows into the store; `raw`: fetch their bundles into `scratch`, too.
+    """Run a plan on all hosts and put their rows into the store; with `raw`, also fetch their bundles into `scratch`.
 
     Raises UsageError if no host answers.
     """
     by_gateways_s = _GATEWAYS_S if reach.gateways else 0.0
     lead_s = _LEAD_S + _LEAD_A_HOST_S * len(reach.hosts) + by_gateways_s
     waiting_s = reach.total_s - min(_JUDGING_S + _JUDGING_A_HOST_S * len(reach.hosts), reach.total_s / 2)
-    # A gateway that still answers says first which of its hosts do not.
+    # A gateway that still answers first reports which of its hosts do not.
     host_s = min(FanOutLimits.host_s + lead_s, waiting_s - min(by_gateways_s, waiting_s / 2))
     limits = FanOutLimits(total_s=waiting_s, host_s=host_s, at_once=programs_at_once())
     began_s = time.monotonic()
@@ -79,7 +79,7 @@ def gather(
     looked = looked_from_here(reach, plan, judged, scratch, began_s + waiting_s, progress)
     judged = [looked[one.target].asked if one.target in looked else one for one in judged]
     names = Counter(said.host for said in judged if said.host)
-    progress(f"reading what {len(names)} hosts said")
+    progress(f"reading the answers of {len(names)} hosts")
     gathered, waiting = HostsGathered(), list[Made]()
     for one, said in zip(asked, judged, strict=True):
         own = said.host if said.host and names[said.host] == 1 else said.target
@@ -95,7 +95,7 @@ def gather(
             there = (one.inbox.hello or {}).get("ddx", __version__)
             other = {
                 "state": "no_ddx",
-                "reason": f"ddx {str(there)[:20]} is there, {__version__} here",
+                "reason": f"it has ddx {str(there)[:20]}, this machine {__version__}",
                 "remedy": INSTALL,
             }
             damaged = {"state": "garbled", "reason": f"its answer is damaged: {error.message}"}
@@ -120,7 +120,7 @@ def _take_in(waiting: list[Made], store: Store, all_said: Made) -> None:
 
 
 def _words(reach: Reach, plan: Sequence[Step], limits: FanOutLimits, at_s: float, *, raw: bool) -> str:
-    """What is started on each host: it ends there by itself, also if nobody waits for it any more."""
+    """The command for each host; it ends there by itself, even if nobody waits for it any more."""
     words = ["node", "--plan", encoded(plan), "--most-bytes", str(limits.host_bytes)]
     if len(reach.hosts) <= limits.at_once:
         words += ["--at", f"{at_s:.2f}"]
@@ -136,7 +136,7 @@ def _parts(directories: Sequence[Path], own: str, calls_itself: str | None) -> l
 
 
 def _checked(one: HostReplies, calls_itself: str | None) -> list[Path]:
-    """The bundles of a host, each about that host alone, unpacked. Raises UnreadableInput."""
+    """Unpack a host's bundles and check that they are about that host only. Raises UnreadableInput."""
     directories = []
     for packed in one.inbox.parts:
         directory = packed.with_suffix(".unpacked")
@@ -146,10 +146,10 @@ def _checked(one: HostReplies, calls_itself: str | None) -> list[Path]:
         with Bundle(directory) as bundle:
             for entry in bundle.manifest.journal:
                 if entry.path and (entry.content or entry.path) not in there:
-                    raise UnreadableInput(f"it lacks {entry.path[:120]!r}")
+                    raise UnreadableInput(f"{entry.path[:120]!r} is missing from it")
             strangers = {entry.host for entry in bundle.manifest.journal} - {calls_itself}
         if strangers:
-            raise UnreadableInput(f"it answers for {min(strangers)[:60]!r}")
+            raise UnreadableInput(f"it answers for another host: {min(strangers)[:60]!r}")
         directories.append(directory)
     return directories
 

@@ -1,4 +1,4 @@
-"""Encodes and decodes what a host sends: rows in Arrow's format, and what its probes say in words."""
+"""Encodes and decodes a host's results: rows in Arrow format, and its probes' messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ddx_tools.sources.bundle import safe_name
 
 _LEVEL = 6
 _MOST_BYTES = 256 << 20
-"""Of what one host made, unpacked."""
+"""Maximum size of one host's unpacked results."""
 _TABLE = b"table"
 _OF_ITS_OWN = {"ranks", "stack_threads", "host_facts"}
-"""Whose rows are about the host that was asked. A log may report others."""
+"""Tables whose rows must be about the host that was asked; a log may report other hosts."""
 
 
 def made_of(captured: Captured) -> Made:
-    """The rows that the probes' parsers make from a capture on one host."""
+    """Parse a capture on one host into rows."""
     made = Made()
     for step, raw in captured.raws:
         made.add_rows(step.probe.parse(raw))
@@ -46,26 +46,26 @@ def made_of(captured: Captured) -> Made:
 
 @dataclass
 class Made:
-    """Rows of one host, by table, and what its probes could not look at."""
+    """One host's rows by table, and what its probes could not read."""
 
     rows: dict[str, Any] = field(default_factory=dict)
-    """Arrow tables with columns of `schema.sql`."""
+    """Arrow tables with the columns of `schema.sql`."""
     results: list[ProbeResult] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
     opens: dict[str, str] = field(default_factory=dict)
-    """By raw file: the path on the host that opens it, where there is one."""
+    """For each raw file, the path on the host that opens it, if there is one."""
     origins: dict[str, str] = field(default_factory=dict)
-    """By raw file: what was asked to get it."""
+    """For each raw file, the query that returned it."""
 
     def add_rows(self, parsed: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        """Take in what a probe's `parse` returned."""
+        """Add the rows that a probe's `parse` returned."""
         for name, batch in parsed.items() if isinstance(parsed, Mapping) else parsed:
             if len(batch):
                 table = _of_schema(name, arrow_table(name, batch) if isinstance(batch, list) else batch)
                 self.rows[name] = _joined([self.rows[name], table]) if name in self.rows else table
 
     def sources(self) -> set[str]:
-        """The raw files that rows rest on; a source may go on behind its file."""
+        """The raw files that rows come from; a source may continue after its file name."""
         found = [
             source
             for table in self.rows.values()
@@ -76,12 +76,12 @@ class Made:
         return {source.partition("!")[0].partition("#")[0] for source in found}
 
     def encoded(self, most_bytes: int) -> bytes:
-        """As few bytes as possible; tables that are too large are left out, and named."""
+        """Encode the results in at most `most_bytes`; tables that are too large are left out and named."""
         while len(packed := zstandard.ZstdCompressor(_LEVEL).compress(self._plain())) > most_bytes and self.rows:
             name = max(self.rows, key=lambda name: int(self.rows[name].nbytes))
             del self.rows[name]
             self.missing.append(
-                Missing(what=f"the rows of {name} are too many to be sent", why_it_matters="ask on the host itself")
+                Missing(what=f"{name} has too many rows to send", why_it_matters="query them on the host itself")
             )
         return packed
 
@@ -104,7 +104,7 @@ class Made:
 
 
 def decoded(packed: bytes, host: str) -> Made:
-    """What a host sent that calls itself so. Raises UnreadableInput, also where it answers for another."""
+    """Decode the results of a host. Raises UnreadableInput, also if they are about a host other than `host`."""
     import pyarrow as pa
 
     try:
@@ -124,12 +124,12 @@ def decoded(packed: bytes, host: str) -> Made:
         raise UnreadableInput(f"{type(error).__name__}: {error}"[:200]) from error
     for name in _OF_ITS_OWN & made.rows.keys():
         if strangers := set(made.rows[name]["host"].unique().to_pylist()) - {host}:
-            raise UnreadableInput(f"it answers for {str(min(strangers, key=str))[:60]!r}")
+            raise UnreadableInput(f"it answers for another host: {str(min(strangers, key=str))[:60]!r}")
     return made
 
 
 def renamed(made: Made, calls_itself: str, name: str) -> Made:
-    """The same of a host that has another name here, as several call themselves alike."""
+    """The results with the host renamed, for hosts that call themselves by the same name."""
     import pyarrow.compute as pc
 
     was, now = (f"raw/{safe_name(one)}/" for one in (calls_itself, name))
@@ -155,7 +155,7 @@ def renamed(made: Made, calls_itself: str, name: str) -> Made:
 
 
 def joined(several: Sequence[Made]) -> Iterator[tuple[str, Any]]:
-    """The rows of several hosts, by table."""
+    """Yield each table with the rows of several hosts together."""
     for name in tables():
         if parts := [made.rows[name] for made in several if name in made.rows]:
             yield name, _joined(parts)
@@ -167,7 +167,7 @@ def _tables(buffer: Any) -> Iterator[tuple[str, Any]]:
     stream = pa.BufferReader(buffer)
     while stream.tell() < len(buffer):
         table = pa.ipc.open_stream(stream).read_all()
-        # What another machine wrote: offsets and text are looked through before anything relies on them.
+        # Written by another machine: offsets and text are validated before anything relies on them.
         table.validate(full=True)
         name = table.schema.metadata[_TABLE].decode()
         if name not in tables():
@@ -176,7 +176,7 @@ def _tables(buffer: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_schema(name: str, table: Any) -> Any:
-    """With the types of the schema. Raises ValueError if it has other columns."""
+    """Cast a table to the schema's types. Raises ValueError if it has other columns."""
     wanted = _schema(name, tuple(table.column_names))
     return table if table.schema.equals(wanted) else table.cast(wanted)
 

@@ -1,4 +1,4 @@
-"""Runs one command on many hosts, and hears what it prints for as long as somebody listens."""
+"""Runs one command on many hosts and passes on its output until it is closed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CLOSES_WITHIN_S = 5.0
 
 
 class Listening:
-    """Begins at once, on a thread. Whoever closes it ends what was started: there its next line has no reader."""
+    """Starts at once, in a thread. Closing it ends the commands: their next line has no reader."""
 
     def __init__(self, reach: Reach, words: str, heard: Callable[[str, bytes], None]) -> None:
         self.ended: dict[str, str] = {}
-        """Hosts on which the command is over or never began: what it, or what should start it, said last."""
+        """Hosts where the command ended or never started, with the last message of it or its starter."""
         self._reach, self._words, self._heard = reach, words, heard
         self._task: Any = None
         self._began = threading.Event()
@@ -26,12 +26,12 @@ class Listening:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is over on all hosts within so many seconds."""
+        """Wait up to so many seconds; return whether the command has ended on all hosts."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """End it everywhere."""
+        """End the command on all hosts."""
         if self._began.wait(_CLOSES_WITHIN_S) and self._thread.is_alive():
             self._task.abort()
         self._thread.join(_CLOSES_WITHIN_S)
@@ -45,7 +45,7 @@ class Listening:
         heard, ended = self._heard, self.ended
 
         class Events(EventHandler):  # type: ignore[misc]
-            """Hands on what comes from where."""
+            """Passes on each host's output."""
 
             def ev_read(self, worker: Any, node: str, sname: str, msg: bytes) -> None:
                 if sname == "stdout":
@@ -55,7 +55,7 @@ class Listening:
 
             def ev_hup(self, worker: Any, node: str, rc: int) -> None:
                 words = " ".join(said.get(node, b"").decode("utf-8", "replace").split())
-                ended[node] = words or f"it ended with {rc}"
+                ended[node] = words or f"it exited with {rc}"
 
         task = self._task = task_self()
         try:

@@ -1,4 +1,4 @@
-"""Hosts that have no ddx are looked at from here: what answers calls is sent there, and what looks runs here."""
+"""Captures hosts without ddx from here: the program that answers host calls is sent there, the probes run here."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ddx_tools.sources.remote.remote_host import PYTHON_THERE, NoAgent, RemoteHo
 
 _CONNECT_S = 5
 _AT_ONCE = 32
-"""What looks at a host runs here: more of them at a time would take the memory of this machine."""
+"""The probes for a host run here: more at a time would use up this machine's memory."""
 _LEAST_S = 3.0
 
 
 @dataclass
 class LookedFromHere:
-    """One host as it was looked at from here."""
+    """The result of capturing one host from here."""
 
     asked: AskedHost
     made: list[Made] = field(default_factory=list)
     directories: list[Path] = field(default_factory=list)
-    """Its bundles."""
+    """The host's bundles."""
 
 
 def looked_from_here(
@@ -42,13 +42,13 @@ def looked_from_here(
     until_s: float,
     progress: Callable[[str], None],
 ) -> dict[str, LookedFromHere]:
-    """Run a plan on those of the hosts that have no ddx, until `until_s` on the monotonic clock; by target."""
+    """Run a plan on the hosts without ddx, until `until_s` on the monotonic clock; return the results by target."""
     without = [one for one in asked if one.state == "no_ddx"]
     if not without or reach.gateways or until_s - time.monotonic() < _LEAST_S:
         return {}
-    progress(f"{len(without)} hosts have no ddx: looking at them from here")
+    progress(f"{len(without)} hosts have no ddx: capturing them from here")
     try:
-        archive()  # once, before several want it
+        archive()  # built once, before several threads need it
     except DdxError as error:
         return {one.target: LookedFromHere(_not_looked_at(one, error)) for one in without}
 
@@ -62,7 +62,7 @@ def looked_from_here(
 def _from_here(reach: Reach, plan: Sequence[Step], one: AskedHost, scratch: Path, until_s: float) -> LookedFromHere:
     seconds = until_s - time.monotonic()
     began, began_s = time.time(), time.monotonic()
-    # It ends there by itself, also if nobody waits for it any more.
+    # It ends there by itself, even if nobody waits for it any more.
     words = ["timeout", "-k", "2", f"{max(1.0, seconds):.0f}", *PYTHON_THERE]
     looked, done = LookedFromHere(one), dict[str, Any]()
     try:

@@ -1,4 +1,4 @@
-"""Several bundles of one job become one: those of its hosts, and what was asked of each besides."""
+"""Merges several bundles of one job into one: those of its hosts, with everything that was asked of each."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _OCCURRENCE = re.compile(r"-\d+(\.\w+)$")
 
 @dataclass(frozen=True)
 class BundlePart:
-    """A bundle to take in."""
+    """A bundle to merge."""
 
     directory: Path
     replayed: bool = True
-    """Its probes are run again when the whole is diagnosed; without, it only adds answers to ask for."""
+    """Whether its probes are replayed when the merged bundle is diagnosed; otherwise it only adds answers."""
     host: str | None = None
-    """What to call the host of it, where another one has the same name."""
+    """Another name for its host, if two hosts have the same name."""
 
 
 def merge(parts: Sequence[BundlePart], target: Path, asked_hosts: Sequence[AskedHost] = ()) -> Manifest:
-    """Write the bundle `target` (a new directory) with the answers of all parts, in their order.
+    """Write the bundle `target` (a new directory) with the answers of all parts, in order.
 
-    A question that was asked of the same host in two parts was asked twice, one occurrence after the other.
+    If two parts asked the same host the same question, the merged bundle has both answers, one after the other.
     """
     whole: Manifest | None = None
     asked: Counter[tuple[str, str, str, str]] = Counter()
@@ -53,7 +53,7 @@ def merge(parts: Sequence[BundlePart], target: Path, asked_hosts: Sequence[Asked
     if whole is None:
         raise ValueError("there is no part to merge")
     whole.asked = list(asked_hosts)
-    # A probe that nobody ran yet is asked of every host about the same; a pid means something on one only.
+    # A probe that has not run yet is asked of every host; a pid means something on one host only.
     if len({run.host for run in whole.probes}) > 1:
         whole.target = []
     target.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def merge(parts: Sequence[BundlePart], target: Path, asked_hosts: Sequence[Asked
 
 
 def _renamed(manifest: Manifest, host: str | None) -> Manifest:
-    """With another name of its only known host; what the user passed stays of no host."""
+    """Rename the only known host of a manifest; the user's files still belong to no host."""
     if host is None:
         return manifest
     for entry in manifest.journal:

@@ -1,4 +1,4 @@
-"""What one host among many does: capture at a given time, write the packed result to standard output, leave nothing."""
+"""One host's part among many: capture at a given time, write the packed result to standard output, leave no files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ddx_tools.sources.temporary import temporary_directory
 
 _LONGEST_WAIT_S = 15.0
 _WITHOUT_JOB = ("jobs", "host")
-"""What a host on which no job runs is asked: whether it does, and whether the machine is well."""
+"""The probes for a host without a job: whether one runs, and whether the machine is healthy."""
 _AT_FIRST = 2
-"""So many probes are sent before the rest: who hangs in a later one has said this."""
+"""The results of this many probes are sent first, so that they are not lost if a later probe hangs."""
 
 
 def encoded(plan: Sequence[Step]) -> str:
-    """A plan as a word that no shell takes apart."""
+    """Encode a plan as one word that no shell splits."""
     return base64.urlsafe_b64encode(json.dumps([[step.probe.id, step.args] for step in plan]).encode()).decode()
 
 
@@ -39,9 +39,9 @@ def _decoded(word: str) -> list[Step]:
     try:
         steps = [Step(probe(str(id_)), dict(args)) for id_, args in json.loads(base64.urlsafe_b64decode(word))]
     except (ValueError, TypeError) as error:
-        raise UsageError(f"this is no plan: {word[:60]}", "`ddx why --hosts …` makes one.") from error
+        raise UsageError(f"not a plan: {word[:60]}", "`ddx why --hosts …` makes one.") from error
     if unsafe := next((step.probe.id for step in steps if not step.probe.read_only), None):
-        raise UsageError(f"{unsafe} does more than look", "Start it on the host itself.")
+        raise UsageError(f"{unsafe} does more than read", "Start it on the host itself.")
     return steps
 
 
@@ -55,9 +55,9 @@ def answer(
     most_bytes: int,
     raw: bool = False,
 ) -> None:
-    """Look as the plan says (else as `ddx why` does), at the time `at` in seconds since the epoch, and write it.
+    """Capture by the plan (default: as `ddx why`) at the time `at`, in seconds since the epoch, and write the result.
 
-    What was seen is made into rows here; `raw`: the material is sent as well.
+    The rows are made here; with `raw`, the material is sent as well.
     """
 
     def say(kind: str, **facts: Any) -> None:
@@ -68,7 +68,7 @@ def answer(
     facts: dict[str, Any] = {}
     try:
         plan_here = _decoded(plan) if plan else live_plan([])
-        # A clock that is far off shall not keep everybody waiting.
+        # A clock that is far off must not keep everybody waiting.
         time.sleep(max(0.0, min(_LONGEST_WAIT_S, (at or 0.0) - time.time())))
         facts["jobs"], steps = steps_on(host, plan_here, job)
         with temporary_directory("node") as scratch:
@@ -89,13 +89,13 @@ def answer(
 
 
 def jobs_meant(jobs: Sequence[Job], wanted: str) -> Sequence[Job]:
-    """Those whose processes have a variable with this value (`NAME=VALUE`); all of them if none is wanted."""
+    """The jobs whose processes have a variable with this value (`NAME=VALUE`); all jobs if `wanted` is empty."""
     name, _, value = wanted.partition("=")
     return [j for j in jobs if not name or any(m.process and m.process.env.get(name) == value for m in j.members)]
 
 
 def steps_on(host: Host, plan: Sequence[Step], wanted: str) -> tuple[int, list[Step]]:
-    """How many jobs run on a host, and the steps that make sense there: about the job that is meant of several."""
+    """The number of jobs on a host, and the steps that apply there: about the wanted job if there are several."""
     jobs = find_jobs(json.loads(host.processes().data))
     if not jobs:
         return 0, [step for step in plan if step.probe.id in _WITHOUT_JOB]
@@ -105,24 +105,24 @@ def steps_on(host: Host, plan: Sequence[Step], wanted: str) -> tuple[int, list[S
 
 
 def captured_on(host: Host, steps: Sequence[Step], scratch: Path) -> Iterator[tuple[Path, Captured]]:
-    """Bundles, the most telling first."""
+    """Yield captured bundles, the most informative first."""
     for number, some in enumerate((steps[:_AT_FIRST], steps[_AT_FIRST:])):
         if some:
             directory = scratch / str(number)
             with capture_here(some, directory, (), lambda _: host, patient=True) as captured:
-                pass  # The bundle is complete at the end of this.
+                pass  # The bundle is complete at the end of this block.
             yield directory, captured
 
 
 def _pack_within(directory: Path, most_bytes: int) -> int:
-    """Write `<directory>.tar.zst`, without its largest files where that would be too much; how many were left out."""
+    """Write `<directory>.tar.zst`, without the largest files if necessary; return how many were left out."""
     packed, left_out = directory.with_suffix(".tar.zst"), 0
     pack(directory, packed)
     while packed.stat().st_size > most_bytes:
         files = sorted((directory / "raw").glob("*"), key=lambda file: file.stat().st_size)
         if not files:
             break
-        # Half of it at a time: what is left is packed a few times at most.
+        # Half of the excess at a time, so that the rest is packed only a few times.
         for file in files[len(files) // 2 :]:
             file.unlink()
         left_out += _forget(directory, {f"raw/{file.name}" for file in files[len(files) // 2 :]})
@@ -132,11 +132,11 @@ def _pack_within(directory: Path, most_bytes: int) -> int:
 
 
 def _forget(directory: Path, files: set[str]) -> int:
-    """Say in the journal that these files stayed where they are."""
+    """Record in the journal that these files were not sent; return their number."""
     manifest = Manifest.model_validate_json((directory / MANIFEST).read_bytes())
     entries = [entry for entry in manifest.journal if entry.content in files]
     for entry in entries:
         entry.path = entry.content = None
-        entry.error, entry.message = "failed", "too large to be sent: ask on the host itself"
+        entry.error, entry.message = "failed", "too large to send: read it on the host itself"
     (directory / MANIFEST).write_text(manifest.model_dump_json(by_alias=True), encoding="utf-8")
     return len(entries)

@@ -1,12 +1,12 @@
-"""What a host writes to the one that asks it: lines that survive login banners, carriage returns and gateways.
+"""The line protocol from a host to the machine that asks; it survives login banners, carriage returns and gateways.
 
     ddx1 hello {"host", "clock_s", "ddx"}          as soon as the program runs
-    ddx1 data <base64>                             a piece of what follows
-    ddx1 rows                                      that was what the host made of what it saw, whole
-    ddx1 part                                      that was a packed bundle, whole
+    ddx1 data <base64>                             a piece of the next parcel
+    ddx1 rows                                      the pieces so far are the host's rows, complete
+    ddx1 part                                      the pieces so far are a packed bundle, complete
     ddx1 end {"clock_s", "jobs", "left_out", "error"}
 
-Any other line is somebody else's, and is passed over.
+Any other line comes from another program and is skipped.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ _LONGEST_NOTE = 4_000
 
 
 def note(kind: str, **facts: Any) -> bytes:
-    """A line of facts."""
+    """Format a line of facts."""
     return _TAG + f"{kind} {json.dumps(facts)}\n".encode()
 
 
 def parcel(kind: str, stream: BinaryIO) -> Iterator[bytes]:
-    """The lines of a packed bundle (`part`) or of `rows`."""
+    """Yield the lines that carry a packed bundle (`part`) or `rows`."""
     while piece := stream.read(_PIECE_BYTES):
         yield _TAG + b"data " + base64.b64encode(piece) + b"\n"
     yield _TAG + f"{kind} {{}}\n".encode()
 
 
 class Inbox:
-    """Takes the lines of one host; what it packed goes to files `<stem>-<n>`, never more than `most_bytes`."""
+    """Receives the lines of one host; packed parcels go to files `<stem>-<n>`, at most `most_bytes` in total."""
 
     def __init__(self, stem: Path, most_bytes: int) -> None:
         self.hello: dict[str, Any] | None = None
         self.end: dict[str, Any] | None = None
         self.rows: list[Path] = []
         self.parts: list[Path] = []
-        """Rows and bundles that came whole."""
+        """Rows and bundles that arrived complete."""
         self.size_bytes = 0
         self.noise = b""
-        """The first that was no line of ours."""
+        """The first line that was not in our format."""
         self.garbled = False
         self._stem = stem
         self._most_bytes = most_bytes
 
     def take(self, line: bytes) -> None:
-        """One line, without its end."""
+        """Process one line, without its line end."""
         kind, _, rest = line.removeprefix(_TAG).partition(b" ")
         if not line.startswith(_TAG):
             self.noise = self.noise or line[:200].strip()
@@ -67,7 +67,7 @@ class Inbox:
             piece = base64.b64decode(rest, validate=True)
             self.size_bytes += len(piece)
             if self.size_bytes > self._most_bytes:
-                raise ValueError("more than was allowed")
+                raise ValueError("more than allowed")
             with self._next.open("ab") as file:
                 file.write(piece)
         elif kind in (b"part", b"rows") and self._next.exists():

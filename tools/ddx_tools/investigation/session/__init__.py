@@ -1,1 +1,1 @@
-"""The parts of an investigation: its plan, what it captures, where evidence is from, its result."""
+"""The parts of an investigation: its plan and its capture."""

@@ -1,4 +1,4 @@
-"""Asks hosts, live or in a bundle, for the steps of a plan, and keeps their answers in a bundle."""
+"""Runs the steps of a plan against hosts, live or in a bundle, and keeps the answers in a bundle."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ddx_tools.sources.temporary import temporary_directory
 
 Progress = Callable[[str], None]
 Machine = Callable[[str | None], Host]
-"""Makes the host that answers for this machine: under its own name, or under the one given."""
+"""Creates the host that answers for this machine, under its own name or the given one."""
 IMPORT_SECTION = "import"
 _MOST_NAMES = 100
 _OTHER_ARCHIVES = {".zip", ".tgz", ".gz", ".tar", ".xz", ".bz2"}
 
 
 class RecordedHosts:
-    """The hosts of a bundle, each as every probe asks it; what the user passed is read once for all."""
+    """The hosts of a bundle, one per probe section; the user's files are read once for all probes."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -36,28 +36,28 @@ class RecordedHosts:
 
     @property
     def all(self) -> Iterable[Host]:
-        """Those that were asked."""
+        """All hosts that were asked."""
         return self._hosts.values()
 
     def of(self, name: str, step: Step) -> Host:
-        """Who answers a step on a host."""
+        """The host that answers a step."""
         section = IMPORT_SECTION if name == UNKNOWN_HOST else step.probe.id
         if not any(entry.section for entry in self._bundle.manifest.journal):
-            section = ""  # of version 1: one order of answers for all
+            section = ""  # of version 1 has one sequence of answers for all probes
         return self._hosts.setdefault((name, section), RecordedHost(self._bundle, name, section))
 
 
 class RecordingHosts:
-    """The hosts of one capture: this machine, and the one of files from the user, which are read once."""
+    """The hosts of one capture: this machine, and a host for the user's files, which are read once."""
 
     def __init__(self, writer: BundleWriter, machine: Machine) -> None:
         self._writer = writer
         self._machine = machine
         self.brought: Host = RecordingHost(machine(UNKNOWN_HOST), writer, IMPORT_SECTION)
-        """Where the user's files come from: no host that we know."""
+        """The host of the user's files: which machine they come from is unknown."""
 
     def of(self, step: Step) -> Host:
-        """Who answers a step, recorded."""
+        """The host that answers a step; its answers are recorded."""
         if step.host:
             return RecordingHost(step.host, self._writer, IMPORT_SECTION)
         if any(not item.isdigit() for item in step.args["target"]):
@@ -67,33 +67,33 @@ class RecordingHosts:
 
 @dataclass
 class Captured:
-    """What hosts answered, live or out of a bundle, and has not been read yet."""
+    """The answers of hosts, live or from a bundle, not parsed yet."""
 
     manifest: Manifest
-    """Of the bundle that holds it. Its journal grows while texts are read."""
+    """The manifest of the bundle that holds the answers; its journal grows while texts are read."""
     steps: list[Step] = field(default_factory=list)
-    """Whose probes have something to say; also those that no host here answered."""
+    """The steps to analyse, including those that no host here answered."""
     raws: list[tuple[Step, Raw]] = field(default_factory=list)
     hosts: list[Host] = field(default_factory=list)
-    """Who was asked, each once."""
+    """The hosts that were asked, each once."""
     brought: Host | None = None
-    """Who answered for files from the user; of them at least one has to be of use."""
+    """The host of the user's files, at least one of which must be usable."""
     live: bool = False
     kept: bool = True
-    """Somebody can open the bundle later."""
+    """Whether the bundle can be opened later."""
 
 
 def run_step(step: Step, host: Host, *, patient: bool = False) -> Raw:
-    """One capture. A probe that gets no answer costs only itself; a wrong target is the caller's error.
+    """Capture one step. A probe without an answer affects only itself; a wrong target is the caller's error.
 
-    With `patient`, as of one host among many, that costs only itself, too.
+    With `patient`, for one host among many, a wrong target also affects only that step.
     """
     try:
         args = step.probe.args.model_validate(step.args)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise UnreadableInput(f"{step.probe.id} has no such arguments ({where}: {first['msg']})") from error
+        raise UnreadableInput(f"invalid arguments for {step.probe.id} ({where}: {first['msg']})") from error
     try:
         raw = step.probe.capture(host, args)
     except (HostError, UsageError) as error:
@@ -101,7 +101,7 @@ def run_step(step: Step, host: Host, *, patient: bool = False) -> Raw:
             raise
         raw = Raw(host.name)
         what = f"{step.probe.id} on {host.name}" if patient else step.probe.id
-        raw.failed(what, HostError(error.message, error.help), f"nothing is known of what {step.probe.id} looks at")
+        raw.failed(what, HostError(error.message, error.help), f"nothing is known about what {step.probe.id} examines")
         raw.status = ProbeStatus.NOT_RECORDED if isinstance(error, NotRecorded) else ProbeStatus.NO_DATA
     if not raw.items and raw.status is ProbeStatus.PARTIAL:
         raw.status = ProbeStatus.NO_DATA
@@ -119,9 +119,9 @@ def capture_here(
     patient: bool = False,
     kept: bool = True,
 ) -> Iterator[Captured]:
-    """Run steps against this machine. What they see is written to `directory`, which is a bundle at the end.
+    """Run steps against this machine and write the answers to `directory`, which becomes a bundle.
 
-    `patient`: see `run_step`. `kept`: the bundle stays.
+    `patient`: see `run_step`. `kept`: whether the bundle stays.
     """
     writer = BundleWriter(directory, list(target), kept=kept)
     hosts = RecordingHosts(writer, machine)
@@ -137,7 +137,7 @@ def capture_here(
         captured.live = any(name != UNKNOWN_HOST for name in writer.manifest.hosts)
         yield captured
     finally:
-        # Texts may be read, and be found to be damaged, only after all probes have said which lines they want.
+        # Texts may be read, and found to be damaged, only after all probes have said which lines they want.
         writer.manifest.probes += [probe_run(step, raw) for step, raw in captured.raws]
         writer.close()
 
@@ -149,9 +149,9 @@ def capture_recorded(
     progress: Progress,
     on_top: Sequence[Step] = (),
 ) -> Iterator[tuple[Captured, Bundle]]:
-    """Run steps against the hosts of a bundle; a host that it does not hold answers nothing.
+    """Run steps against the hosts of a bundle; hosts that it does not contain give no answers.
 
-    `choose`: which steps, and on which of its hosts. `on_top`: steps whose host comes with them.
+    `choose` selects the steps and their hosts. `on_top` are steps that bring their own host.
     """
     with Bundle(path) as bundle:
         hosts = RecordedHosts(bundle)
@@ -168,7 +168,7 @@ def capture_recorded(
 
 
 def probe_run(step: Step, raw: Raw) -> ProbeRun:
-    """What a bundle's manifest says about a capture."""
+    """The entry for a capture in a bundle's manifest."""
     return ProbeRun(
         probe=step.probe.id,
         host=raw.host,
@@ -180,12 +180,12 @@ def probe_run(step: Step, raw: Raw) -> ProbeRun:
 
 
 def result_of(step: Step, raw: Raw) -> ProbeResult:
-    """What is reported about a capture before anything was found in it."""
+    """The result of a capture before analysis, without findings."""
     return ProbeResult(probe=step.probe.id, status=raw.status, summary="", searched=raw.searched, problems=raw.problems)
 
 
 def _pack_under_a_free_name(directory: Path, save: Path) -> None:
-    """Write a packed bundle. Where another capture took the name meanwhile, both are kept, and UsageError says so."""
+    """Write a packed bundle. If another capture has taken the name meanwhile, keep both and raise UsageError."""
     try:
         pack(directory, save)
         return
@@ -196,7 +196,7 @@ def _pack_under_a_free_name(directory: Path, save: Path) -> None:
             with suppress(NameTaken):
                 pack(directory, other)
                 raise UsageError(
-                    f"{save} was written by another capture meanwhile, and stays; this one is kept as {other}",
+                    f"another capture wrote {save} meanwhile; that one stays, and this one was saved as {other}",
                     f"ddx why {other}",
                 ) from taken
         raise
@@ -204,11 +204,11 @@ def _pack_under_a_free_name(directory: Path, save: Path) -> None:
 
 @contextmanager
 def bundle_directory(save: Path | None) -> Iterator[Path]:
-    """Where the bundle is written: kept if somebody named a place, else gone at the end. What is there stays."""
+    """Yield the directory of the bundle, deleted at the end unless `save` is given. Never replaces a bundle."""
     if save is not None and save.suffix in _OTHER_ARCHIVES:
-        raise UsageError(f"a bundle is a directory or a .tar.zst: {save.name} is neither", "Name it so.")
+        raise UsageError(f"a bundle is a directory or a .tar.zst: {save.name} is neither", "Use such a name.")
     if save is not None and (save.is_file() or (save.is_dir() and any(save.iterdir()))):
-        raise UsageError(f"{save} is there already", "Name another place, or replace it: --force")
+        raise UsageError(f"{save} already exists", "Use another name, or replace it: --force")
     if save is None or save.name.endswith(".tar.zst"):
         with temporary_directory("capture") as directory:
             yield Path(directory) / "bundle"

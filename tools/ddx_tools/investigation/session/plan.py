@@ -19,13 +19,13 @@ class Step:
     probe: Probe[Any]
     args: dict[str, Any]
     exports: Mapping[str, Path] = field(default_factory=dict)
-    """Which of the probe's exports to write, and where."""
+    """The exports of the probe to write, with their paths."""
     host: Host | None = None
-    """Who answers it, if not this machine."""
+    """The host that answers it, if not this machine."""
 
 
 def live_plan(target: Sequence[str], *, among_others: bool = False) -> list[Step]:
-    """What to run against a live job: cheap and decisive first; `among_others`: on one of its hosts."""
+    """The steps for a live job, cheap and decisive ones first; `among_others`: for one of its hosts."""
     others = {"among_others": True} if among_others else {}
     stacks = {"looks": 2, "confirm_s": 5.0, **others}
     looks: dict[str, dict[str, Any]] = {"stacks": stacks, "host": {"interval_s": 0.25}, "nccl_log": others}
@@ -33,7 +33,7 @@ def live_plan(target: Sequence[str], *, among_others: bool = False) -> list[Step
 
 
 def debug_server_plan(address: str) -> list[Step]:
-    """What to ask torch's debug server at `HOST:PORT`, which answers for all ranks."""
+    """The steps for torch's debug server at `HOST:PORT`, which answers for all ranks."""
     asked = {"target": [], "debug_server": address}
     looks = {"stacks": {"looks": 2}}
     ids = [id_ for id_ in ("stacks", "flight_recorder") if id_ in LIVE_PROBES]
@@ -41,6 +41,6 @@ def debug_server_plan(address: str) -> list[Step]:
 
 
 def file_plan(target: Sequence[str]) -> list[Step]:
-    """What to run over files and directories from the user."""
+    """The steps for files and directories from the user."""
     once = {"mesh": {"records": False}}  # which flight_recorder reads
     return [Step(probe(id_), {"target": list(target), **once.get(id_, {})}) for id_ in FILE_PROBES]

@@ -1,1 +1,1 @@
-"""Showing one thing of an incident: a rank, a group, a collective, a record, lines of a file."""
+"""Shows one part of an incident: a rank, a group, a collective, a record, lines of a file."""

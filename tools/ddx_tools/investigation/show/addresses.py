@@ -1,12 +1,12 @@
-"""The words that name one thing to show: the same in `ddx show`, in the MCP tool and in the source of evidence.
+"""The words that name what to show, the same in `ddx show`, in the MCP tool and in the source of evidence.
 
 ranks                      all ranks, folded
-rank 77                    one rank: state, ends, stack, last collectives, last lines
-waits                      who waits for whom, and where all of it ends; waits 77: from rank 77 on
+rank 77                    one rank: state, exit, stack, last collectives, last lines
+waits                      who waits for whom, and the roots; waits 77: from rank 77 on
 group mesh_dp              one process group
-collective mesh_dp 350     what all ranks recorded under one number of a group
+collective mesh_dp 350     what all ranks recorded under one sequence number of a group
 record PATH#15             one flight record
-material rank3.log:41      the lines around a place of a file
+material rank3.log:41      the lines around a place in a file
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 class Thing(StrEnum):
-    """What can be looked at."""
+    """The kinds of things that can be shown."""
 
     RANKS = "ranks"
     RANK = "rank"
@@ -46,17 +46,17 @@ class Thing(StrEnum):
 
 @dataclass(frozen=True)
 class Words:
-    """One thing to look at."""
+    """One thing to show."""
 
     thing: Thing
     name: str = ""
-    """Of a group its description, name or key; of a record and a material the path."""
+    """The description, name or key of a group, or the path of a record or material."""
     number: int | None = None
     """The rank, the sequence number, the record's id or the line (1-based)."""
 
 
 def parse_words(words: Sequence[str]) -> Words:
-    """What some words name; a path alone is a material. Raises UsageError for words that name nothing."""
+    """Parse words into what they name; a path by itself is a material. Raises UsageError if they name nothing."""
     said = " ".join(words).strip()
     first, _, rest = said.partition(" ")
     rest = rest.strip()
@@ -77,13 +77,13 @@ def parse_words(words: Sequence[str]) -> Words:
     path = rest if first == Thing.MATERIAL else said if first not in set(Thing) else ""
     if found := _PLACE.fullmatch(path):
         return Words(Thing.MATERIAL, found["path"], int(found["line"]) if found["line"] else None)
-    raise UsageError(f"{said[:200]!r} names nothing to look at" if said else "nothing was named", _HELP)
+    raise UsageError(f"{said[:200]!r} names nothing that can be shown" if said else "nothing was named", _HELP)
 
 
-# --- what evidence calls the things that it rests on: words that `ddx show` opens, wherever the answer is read
+# --- the names of sources in evidence: words that `ddx show` opens, wherever the answer is read
 
 NOTE = "note"
-"""The source of what was said beside the material: nothing opens it."""
+"""The source of statements beside the material; it cannot be opened."""
 _RECORD_MARK = "#record_id="
 _SHOWN_OTHERWISE = re.compile(r"[\x00-\x1f\x7f-\x9f\xad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff\ud800-\udfff]+")
 _OF_RANKS = """
@@ -96,28 +96,28 @@ _OF_ALL = "SELECT DISTINCT source FROM ranks WHERE source IS NOT NULL"
 
 @dataclass
 class Names:
-    """What the sources of one investigation are called."""
+    """The names of the sources of one investigation."""
 
     places: dict[str, str] = field(default_factory=dict)
-    """By raw file of the bundle: the path that opens it."""
+    """For each raw file of the bundle, the path that opens it."""
     base: str = ""
-    """Where what the user passed lies: paths below it are told from there."""
+    """The folder of the user's files; paths below it are given relative to it."""
     ranks: dict[str, int] = field(default_factory=dict)
-    """By source: the one rank whose stack or process it is."""
+    """For each source, the one rank whose stack or process it is."""
     processes: set[str] = field(default_factory=set)
     """Sources that list the processes of a host."""
 
     def of_rows(self, store: Store) -> None:
-        """Take in which sources are about which ranks."""
+        """Read from the rows which sources are about which ranks."""
         if store.holds_any(["stack_threads", "ranks"]):
             self.ranks = {row["source"]: row["rank"] for row in store.query(_OF_RANKS)}
             self.processes = {row["source"] for row in store.query(_OF_ALL)}
 
     def place(self, source: str) -> str:
-        """The path that opens a source, as short as it can be told."""
+        """The shortest path that opens a source."""
         if source in self.places:
             return self.places[source]
-        # An answer may go on: a member of an archive that was kept.
+        # An answer's name may continue: a member of a saved archive.
         end = len(source)
         while (end := source.rfind("!", 0, end)) >= 0:
             if source[:end] in self.places:
@@ -125,15 +125,15 @@ class Names:
         return source.removeprefix(f"{self.base}/") if self.base else source
 
     def sources(self, place: str) -> list[str]:
-        """What a place may stand for: the other way round."""
+        """The sources that a path may stand for, the inverse of `place`."""
         return [place, f"{self.base}/{place}", *(raw for raw, told in self.places.items() if told == place)]
 
     def words(self, source: str, line: int | None = None, ranks: Sequence[int] = ()) -> str:
-        """What opens a place that a finding about some ranks names; "" for none."""
+        """The words that open a place named by a finding about some ranks; "" if there are none."""
         if not source or source == NOTE_PATH:
             return NOTE if source else ""
         if source.split(" ")[0] in set(Thing):
-            return source  # submitted, and told in these words
+            return source  # submitted with these words
         path, is_record, record = source.partition(_RECORD_MARK)
         if is_record:
             return f"{Thing.RECORD} {self.place(path)}#{record}"
@@ -142,14 +142,14 @@ class Names:
         if source in self.processes:
             return f"{Thing.RANK} {ranks[0]}" if len(ranks) == 1 else Thing.RANKS
         if "/" not in source and ("." not in source or ":" in source):
-            return Thing.RANKS  # a table of ours: who there is, and of whom there is nothing
+            return Thing.RANKS  # our own table: which ranks exist, and which have no evidence
         return f"{Thing.MATERIAL} {self.place(source)}" + ("" if line is None else f":{line}")
 
 
 def names_of(journal: Sequence[JournalEntry], target: Iterable[str], *, kept: bool = True) -> Names:
-    """The names of what a journal holds. `kept`: somebody can open its files later."""
+    """The names of the sources in a journal. `kept`: whether its files can be opened later."""
     read = [entry for entry in journal if entry.path and entry.op in ("look", "read") and not entry.tail]
-    # A file that was read more than once is what was read first, whatever the order of the journal.
+    # For a file that was read more than once, the first reading counts, whatever the order of the journal.
     read.sort(key=lambda entry: (entry.occurrence, entry.host, entry.op), reverse=True)
     whole = {entry.key: entry.path for entry in read}
     others = origins(journal)
@@ -165,18 +165,18 @@ def names_of(journal: Sequence[JournalEntry], target: Iterable[str], *, kept: bo
 
 
 def _base(folders: Iterable[str]) -> str:
-    """The folder that holds all that the user passed."""
+    """The folder that holds all of the user's files."""
     absolute = [folder for folder in folders if folder.startswith("/")]
     return posixpath.commonpath(absolute).rstrip("/") if absolute else ""
 
 
 def _plain(quote: str) -> str:
-    """The longest piece of a quote that every reader sees as it stands: no line ends, tabs or invisible characters."""
+    """The longest piece of a quote without line ends, tabs or invisible characters: every reader sees it unchanged."""
     return max(_SHOWN_OTHERWISE.split(quote), key=len).strip() if _SHOWN_OTHERWISE.search(quote) else quote
 
 
 def named(said: Diagnosis, names: Names, findings: Iterable[Finding]) -> Diagnosis:
-    """An answer whose claims name their sources in words."""
+    """Replace the sources in an answer's claims with words for `ddx show`."""
     about = {(finding.code, finding.summary): finding.ranks for finding in findings}
 
     def in_words(claims: Iterable[Claim]) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""The case file of an investigation: who is there and who waits, what people wrote, and the lines that separate."""
+"""The case file of an investigation: the ranks and their waits, people's notes, and lines that separate causes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddx_tools.investigation.show.waits import wait_lines
 from ddx_tools.model.diagnosis import CaseFile, CasePart
 
 CASE_BYTES = 4_300
-"""Of the parts as JSON: the answer around them has the rest of 6,000."""
+"""Limit on the parts as JSON; the answer around them has the rest of 6,000."""
 _MOST_WAITS, _MOST_RANKS = 12, 6
 
 
 def case_of(store: Store, names: Names, waits: Waits | None) -> CaseFile:
-    """What of the material may decide, whatever its cause."""
+    """The case file: the parts of the material that may decide, whatever the cause."""
     seen = []
     if waits is not None and waits.graph.edges:
         seen.append(CasePart(at=Thing.WAITS, text="\n".join(wait_lines(waits)[:_MOST_WAITS])))

@@ -1,4 +1,4 @@
-"""What a job runs in: its training frameworks, what they offer themselves against a cause, and versions."""
+"""The training frameworks of a job, their own fixes for a cause, and versions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNION SELECT DISTINCT 'driver', coalesce(facts->>'driver', facts->>'version') FR
 
 
 class KeywordEdit(BaseModel, extra="forbid"):
-    """A keyword that one of some calls takes against a cause; `value` as it is written."""
+    """A keyword argument of certain calls that fixes a cause; `value` is its source text."""
 
     calls: list[str]
     keyword: str
@@ -37,24 +37,24 @@ class KeywordEdit(BaseModel, extra="forbid"):
 
 
 class FrameworkFixes(BaseModel, extra="forbid"):
-    """One framework: how it is seen, and its own fix by cause."""
+    """One framework: how it is recognised, and its own fix for each cause."""
 
     framework: str
     seen: str
     source: str
-    """The versions and the part of the API that the fixes are named after."""
+    """The versions and the API that the fixes refer to."""
     fixes: dict[str, str]
     edits: dict[str, KeywordEdit] = {}
 
 
 @cache
 def framework_fixes() -> list[FrameworkFixes]:
-    """All that is known."""
+    """The fixes of all known frameworks."""
     return [FrameworkFixes.model_validate(each) for each in shipped("framework_fixes.yaml")]
 
 
 def frameworks_of(store: Store) -> frozenset[str]:
-    """The frameworks in whose files the frames of ranks lie: of stacks, and of tracebacks in logs."""
+    """The frameworks whose files appear in the ranks' frames: in stacks, and in tracebacks in logs."""
     if not store.holds_any(["stack_frames", "log_events"]):
         return frozenset()
     files = [row["file"] for row in store.query(_FILES)]
@@ -64,17 +64,17 @@ def frameworks_of(store: Store) -> frozenset[str]:
 
 
 def own_fixes(cause: str, frameworks: Collection[str]) -> list[str]:
-    """What the frameworks of a job offer against a cause."""
+    """The fixes that a job's frameworks offer for a cause."""
     return [one.fixes[cause] for one in framework_fixes() if one.framework in frameworks and cause in one.fixes]
 
 
 def keyword_edits(cause: str, frameworks: Collection[str]) -> list[KeywordEdit]:
-    """The keywords that the frameworks of a job take against a cause."""
+    """The keyword arguments of a job's frameworks that fix a cause."""
     return [one.edits[cause] for one in framework_fixes() if one.framework in frameworks and cause in one.edits]
 
 
 def versions_of(store: Store) -> dict[str, Version]:
-    """The versions of torch, nccl and the driver, each where all that says one says the same."""
+    """The versions of torch, nccl and the driver on which all sources agree."""
     if not store.holds_any(["env_versions", "nccl_processes", "fr_dumps", "host_facts"]):
         return {}
     said: dict[str, set[Version]] = {}

@@ -1,4 +1,4 @@
-"""What a probe missed and another source holds is not missing."""
+"""Drops gaps that another source fills."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HELD = (
 
 
 def still_missing(store: Store, missing: Sequence[Missing]) -> list[Missing]:
-    """What could not be read and is not there in another form: a record in a file, a stack from the user."""
+    """The gaps that no other source fills, such as a record in a file or a stack from the user."""
     if not missing:
         return []
     held = [(pattern, {row["rank"] for row in store.query(query)}) for pattern, query in _HELD]

@@ -1,4 +1,4 @@
-"""Hosts on which several jobs run: which of them an answer is about."""
+"""Names the job that an answer is about, on hosts that run several jobs."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class JobThere(NamedTuple):
 
     id: str
     words: str
-    """How a person knows it: the script that it runs."""
+    """The name by which a person knows it: the script that it runs."""
     pids: frozenset[int]
 
 
 JobsByRank = Mapping[tuple[str, int], Sequence[JobThere]]
-"""By host and rank the jobs that have such a rank there."""
+"""For each host and rank, the jobs that have that rank there."""
 
 
 def jobs_by_rank(store: Store) -> JobsByRank:
-    """The jobs of hosts on which there are several; empty where every host has one at most."""
+    """The jobs of hosts that run several; empty if every host runs at most one."""
     by_host: dict[str, list[list[dict[str, Any]]]] = defaultdict(list)
     for members in by_job(store):
         if members[0]["host"] and any(row["role"] == "rank" for row in members):
@@ -46,7 +46,7 @@ def jobs_by_rank(store: Store) -> JobsByRank:
 
 
 def headline_with_job(said: Diagnosis, jobs: JobsByRank, findings: Sequence[Finding]) -> str:
-    """The headline and, where ranks to blame run on a host with several jobs, which job that is."""
+    """The headline, extended by the job's name if blamed ranks run on a host with several jobs."""
     blamed = {rank for suspect in said.suspects for rank in suspect.ranks} or set(said.culprits.ranks)
     hosts = {host for suspect in said.suspects for host in suspect.hosts} or set(said.culprits.hosts)
     meant = {
@@ -65,7 +65,7 @@ def headline_with_job(said: Diagnosis, jobs: JobsByRank, findings: Sequence[Find
 
 
 def _words(members: Sequence[Mapping[str, Any]]) -> str:
-    """The script that a job runs, else the beginning of its command."""
+    """The script that a job runs, or else the beginning of its command."""
     command = next((row["command"] for row in members if row["role"] == "rank" and row["command"]), "") or ""
     scripts = [word for word in command.split() if word.endswith(".py")]
     return PurePosixPath(scripts[0]).name if scripts else command[:_LONGEST_COMMAND] or "unnamed"

@@ -1,4 +1,4 @@
-"""Which ranks a job has, as far as its material says, so that no finding is submitted about a rank it does not have."""
+"""Rejects submitted findings about ranks that, according to the material, the job does not have."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ _MOST_IN_A_RANGE = 1 << 20
 
 
 def refuse_unknown_ranks(ranks: Sequence[int], quote: str, shown: str, store: Store) -> None:
-    """Raise UsageError for ranks that neither the job has nor the quoted line names.
+    """Raise UsageError for ranks that the job does not have and the quoted line does not name.
 
-    `shown` is the text around the quote, `store` holds the rows of the job. Where nothing is known of the ranks of the
-    job, nothing is refused but what no rank can be.
+    `shown` is the text around the quote, `store` holds the job's rows. If nothing is known about the job's ranks, only
+    impossible ranks are rejected.
     """
     if impossible := sorted(rank for rank in set(ranks) if rank < 0):
-        raise UsageError(
-            f"there is no rank {impossible[0]}", "Ranks are counted from 0; leave them out if none is known."
-        )
+        raise UsageError(f"there is no rank {impossible[0]}", "Ranks are counted from 0; omit them if none is known.")
     seen, world_size = _of_job(store)
     if not ranks or not (seen or world_size):
         return
@@ -32,13 +30,13 @@ def refuse_unknown_ranks(ranks: Sequence[int], quote: str, shown: str, store: St
     if unknown:
         has = f"{world_size} ranks, 0-{world_size - 1}" if world_size else rank_list(seen)
         raise UsageError(
-            f"{rank_list(unknown)}: neither the job nor the quoted line has it; the job has {has}",
-            "Name ranks of the job, quote a line that names the rank, or leave ranks out.",
+            f"{rank_list(unknown)}: not in the job or in the quoted line; the job has {has}",
+            "Name ranks of the job, quote a line that names the rank, or omit ranks.",
         )
 
 
 def _of_job(store: Store) -> tuple[set[int], int]:
-    """The ranks that any row is about, and the largest world size that one tells; 0 if none does."""
+    """The ranks that any row is about, and the largest world size in a row; 0 if there is none."""
     seen: set[int] = set()
     world_size = 0
     for table in tables():
@@ -54,7 +52,7 @@ def _of_job(store: Store) -> tuple[set[int], int]:
 
 
 def _lines_of(quote: str, shown: str) -> str:
-    """The whole lines that a quote stands in."""
+    """The complete lines that contain a quote."""
     at = shown.find(quote)
     if at < 0:
         return quote
@@ -64,7 +62,7 @@ def _lines_of(quote: str, shown: str) -> str:
 
 
 def _named_in(text: str) -> set[int]:
-    """All numbers of a text, and those between the two of a range: whichever of them is meant to be a rank."""
+    """All numbers in a text, including those inside ranges: any of them may be meant as a rank."""
     named: set[int] = set()
     for first, last in _NUMBERS.findall(text):
         begin, end = int(first), int(last or first)

@@ -1,4 +1,4 @@
-"""The lines around a place of a file: on this machine, in an archive, in a bundle."""
+"""The lines around a place in a file: on this machine, in an archive, in a bundle."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ddx_tools.sources.intake import intake_of
 
 _AROUND = 5
 _MOST_LINES = 40
-"""Of a place without a line: so many from the beginning."""
+"""For a place without a line number: this many lines from the beginning."""
 _MOST_BYTES = 1 << 30
 
 NumberedLine = tuple[int | None, str]
 
 
 def lines_around(data: bytes, path: str, line: int | None) -> list[NumberedLine]:
-    """The lines around one (1-based), or the first ones. Raises UsageError for a line that is not there."""
+    """The lines around a line number (1-based), or the first lines. Raises UsageError if there is no such line."""
     text = redact(as_utf8(data).decode("utf-8", "replace")).split("\n")
     first = max(1, line - _AROUND) if line else 1
     last = line + _AROUND if line else _MOST_LINES
@@ -32,30 +32,30 @@ def lines_around(data: bytes, path: str, line: int | None) -> list[NumberedLine]
 
 
 def of_bundle(bundle: Bundle, path: str) -> bytes:
-    """The bytes of an answer, by its name, by the path of the file that was read, or by the end of that path."""
+    """The bytes of a bundle's answer, found by its name, by the path of the file read, or by the end of that path."""
     try:
         return bundle.read(path)
     except UnreadableInput as error:
-        # As in `brought`: the path from what was taken in is no end that another file may share.
+        # As in `brought`: the path from the user's folder takes precedence over a suffix that another file may share.
         below = {f"{place.rstrip('/')}/{path}" for place in bundle.manifest.target} & bundle.names.keys()
         name = below.pop() if len(below) == 1 else _ends_with(bundle.names, path)
         if name is None:
-            raise UsageError(f"the bundle does not hold {path}", "ddx bundle inspect lists what it holds.") from error
+            raise UsageError(f"the bundle does not hold {path}", "ddx bundle inspect lists its contents.") from error
         return bundle.read(name)
 
 
 def brought(host: Host, path: str, target: Sequence[str]) -> bytes:
-    """The bytes of a file of the user's `target`, by its path or the end of it; without any, by its path."""
+    """The bytes of a file in the user's `target`, by its path or a suffix of it; without a target, by its path."""
     outermost = path if target or Path(path).exists() else path.partition(SEPARATOR)[0]
     taken = intake_of(host, [str(Path(place).absolute()) for place in target or [outermost]])
     by_path = {material.path: material for material in taken.materials}
     exact = str(Path(outermost).absolute()) + path.removeprefix(outermost)
-    # A file of the same name deeper down makes its end ambiguous, not its path from what the user passed.
+    # A file of the same name deeper down makes the suffix ambiguous, but not the path from the user's folder.
     below = {str(Path(place).absolute() / outermost) + path.removeprefix(outermost) for place in target} & set(by_path)
     found = below.pop() if len(below) == 1 else _ends_with(by_path, path)
     material = by_path.get(exact) or by_path.get(found or "")
     if material is None:
-        raise UsageError(f"{path}: no such file", "Name it as the evidence does: job.tar!logs/rank3.log:41")
+        raise UsageError(f"{path}: no such file", "Use the name in the evidence: job.tar!logs/rank3.log:41")
     if material.error:
         raise UsageError(material.error.message, material.error.help)
     whole = material.head and not material.cut
@@ -63,6 +63,6 @@ def brought(host: Host, path: str, target: Sequence[str]) -> bytes:
 
 
 def _ends_with(paths: Iterable[str], end: str) -> str | None:
-    """The one path that ends so, at a border of folders; None where there is none, or several."""
+    """The one path with this suffix of whole path components; None if there is none, or several."""
     found = [path for path in paths if path.endswith((f"/{end}", f"{SEPARATOR}{end}"))]
     return found[0] if len(found) == 1 else None

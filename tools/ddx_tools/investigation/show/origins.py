@@ -1,4 +1,4 @@
-"""Where the raw files of a bundle came from: what a reader would ask of the host to see the same."""
+"""The origins of a bundle's raw files: the host query that shows the same."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ddx_tools.sources.bundle import JournalEntry
 
 _WORDS = {"read": "", "stack": "py-spy dump --pid ", "processes": "the process table"}
 _AGENT_KEY = re.compile(r'"pid": (?P<pid>\d{1,10}), "rank": (?P<rank>\d{1,10}),')
-"""In a question to an agent, which is JSON with sorted keys."""
+"""Matches a request to an agent, which is JSON with sorted keys."""
 
 
 def origins(journal: Sequence[JournalEntry]) -> dict[str, str]:
-    """What a reader would do to see the same, for each raw file."""
+    """For each raw file, the command or path that shows the same on the host."""
     return {entry.path: _origin(entry) for entry in journal if entry.path}
 
 
@@ -24,9 +24,9 @@ def _origin(entry: JournalEntry) -> str:
 
 
 def origin_of(source: str, known: Mapping[str, str]) -> str | None:
-    """What the source of some evidence was on the host; None if nothing says it.
+    """What the source of a piece of evidence was on the host; None if unknown.
 
-    A source may go on behind the file of the bundle: a member of an archive, a record of a dump.
+    A source may continue after the bundle's file name: a member of an archive, a record of a dump.
     """
     if source in known:
         return known[source]

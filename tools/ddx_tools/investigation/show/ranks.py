@@ -1,4 +1,4 @@
-"""What is known of one rank, and of all of them in a few lines."""
+"""What is known about one rank, and about all ranks in a few lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KNOWN = {
 
 
 def all_ranks(store: Store) -> list[str]:
-    """Which ranks there is a process, a stack, a record, a line of, and which not."""
+    """Lines that say which ranks have a process, a stack, a record or a log line, and which do not."""
     known = {what: _distinct(store, query) for what, query in _KNOWN.items()}
     size = max((row["size"] or 0 for row in store.query(_SIZE)), default=0)
     everybody = set(range(size)).union(*known.values())
@@ -38,7 +38,7 @@ def all_ranks(store: Store) -> list[str]:
         if ranks:
             without = everybody - ranks
             told = f"{what}: {rank_list(ranks)}"
-            lines.append(told + (f"; no {what} of {rank_list(without)}" if without else ""))
+            lines.append(told + (f"; no {what} for {rank_list(without)}" if without else ""))
     lines += [environment_words(row) for row in store.query(_FIRST)]
     lines += [f"launcher on {row['host']}: {row['command'][:200]}" for row in store.query(_LAUNCHERS)]
     lines += [f"no answer from {row['host']}: {row['reason']}" for row in store.query(_UNANSWERED)]
@@ -67,12 +67,12 @@ def _distinct(store: Store, query: str) -> set[int]:
 
 
 def one_rank(store: Store, rank: int, names: Names) -> list[str]:
-    """Its processes, what was printed of it, its stack, its last calls. Raises UsageError where nothing is known."""
+    """Lines about one rank: processes, stacks, last calls, log events. Raises UsageError if nothing is known."""
     lines = [*_processes(store, rank), *_stacks(store, rank), *_calls(store, rank), *_events(store, rank, names)]
     if not lines:
         known = set().union(*(_distinct(store, query) for query in _KNOWN.values()))
         told = f"Known: {rank_list(known)}." if known else "No rank is known here."
-        raise UsageError(f"nothing is known of rank {rank}", told)
+        raise UsageError(f"nothing is known about rank {rank}", told)
     return lines
 
 
@@ -103,7 +103,7 @@ def _stacks(store: Store, rank: int) -> Iterator[str]:
 
 
 def _frame(frame: dict[str, Any]) -> str:
-    """A frame of the program by its place and text, one of a library as py-spy prints it."""
+    """A frame of the program as its place and text, a library frame as py-spy prints it."""
     if not frame["is_user"]:
         return f"{frame['function']} ({frame['file']}:{frame['line']})"
     code = f": {frame['code'].strip()}" if frame["code"] else ""
@@ -121,7 +121,7 @@ ORDER BY depth LIMIT {_MOST_FRAMES}
 
 
 def _calls(store: Store, rank: int) -> Iterator[str]:
-    """The last calls in each group, newest first: what is pending, and what was finished before."""
+    """The last calls in each group: the last finished one, then the pending ones."""
     by_group = gathered((row["label"], row) for row in entries(store, "rank = ?", [rank]))
     for label, calls in list(by_group.items())[:_MOST_GROUPS]:
         yield f"recorded in {label}, the last of {len(calls)}"
@@ -130,7 +130,7 @@ def _calls(store: Store, rank: int) -> Iterator[str]:
 
 
 def _telling(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What it has not finished, oldest first, and the last one that it has."""
+    """The last finished call, and the pending ones, oldest first."""
     ordered = sorted(calls, key=lambda row: (row["record_id"] is None, row["record_id"]))
     pending = [row for row in ordered if not row["done"]]
     done = [row for row in ordered if row["done"]]
@@ -138,7 +138,7 @@ def _telling(calls: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _events(store: Store, rank: int, names: Names) -> Iterator[str]:
-    """What was printed of it, each line once: a launcher and the rank itself may both have kept it."""
+    """Log events about the rank, each line once: a launcher and the rank itself may both have logged it."""
     rows = store.query(
         "SELECT kind, code, text, details, source, source_line FROM log_events WHERE rank = ? AND kind <> 'value' "
         "ORDER BY kind = 'step', source, source_line DESC",

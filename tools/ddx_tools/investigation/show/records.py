@@ -1,4 +1,4 @@
-"""What ranks recorded: of a group, under one number of it, in one record."""
+"""What ranks recorded: for a group, under one of its sequence numbers, or in one record."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LABEL = "CASE WHEN coalesce(g.description, '') IN ('', 'undefined') THEN g.name
 
 
 def entries(store: Store, condition: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-    """The recorded operations that meet a condition on their columns, with the `label` and the `members` of the group.
+    """The recorded operations that meet an SQL condition, with the `label` and `members` of their group.
 
-    Of the dumps that count, each rank's call sites put together; without such an analysis, those of all dumps.
+    They come from the valid dumps, with each rank's call sites merged; without that analysis, from all dumps.
     """
     if not store.holds_any(["fr_entries"]):
         return []
@@ -39,7 +39,7 @@ def entries(store: Store, condition: str, values: Sequence[Any]) -> list[dict[st
 
 
 def group_members(store: Store, keys: Collection[str]) -> dict[str, list[int]]:
-    """The members of groups, one list for all its rows: the group of all ranks has as many rows as members."""
+    """The members of each group, one list per group rather than per row."""
     rows = store.query(
         "SELECT group_key, any_value(members) AS members FROM fr_groups WHERE group_key IN ? GROUP BY group_key",
         [list(keys)],
@@ -51,7 +51,7 @@ _OF_GROUP = "(label = ? OR group_key = ?)"
 
 
 def one_group(store: Store, name: str) -> list[str]:
-    """Its members and how far they came. Raises UsageError with the groups that there are."""
+    """Lines about one group: its members and their progress. Raises UsageError, listing the groups, if unknown."""
     rows = store.query(
         f"SELECT d.rank, g.members, g.group_key, m.last_enqueued, m.last_started, m.last_completed, {_LABEL} AS label "
         "FROM fr_memberships m JOIN fr_groups g USING (group_id) JOIN fr_dumps d USING (dump) ORDER BY d.rank"
@@ -70,7 +70,7 @@ def one_group(store: Store, name: str) -> list[str]:
         for (enqueued, started, completed), ranks in list(far.items())[:_MOST_KINDS]:
             lines.append(f"  {rank_list(ranks)}: enqueued {enqueued}, started {started}, completed {completed}")
         if listed and (silent := set(listed) - {row["rank"] for row in members}):
-            lines.append(f"  no record of {rank_list(silent)}")
+            lines.append(f"  no record from {rank_list(silent)}")
     lines += [f"  {made}"] if (made := made_at(store, mine[0]["label"])) else []
     lines += _unfinished(store, name)
     return lines
@@ -86,26 +86,26 @@ def _unfinished(store: Store, name: str) -> Iterator[str]:
 
 
 def one_collective(store: Store, name: str, seq: int) -> list[str]:
-    """What every rank recorded under a number, those folded that say the same. Raises UsageError if nobody did."""
+    """Lines on what each rank recorded under a sequence number, equal ones folded. Raises UsageError if no rank did."""
     rows = entries(store, f"{_OF_GROUP} AND seq = ?", [name, name, seq])
     if not rows:
-        one_group(store, name)  # which says what groups there are, if there is none of that name
-        raise UsageError(f"no rank recorded {seq} in {name}", f"ddx show group {name}: how far they came")
+        one_group(store, name)  # which lists the groups if there is none of that name
+        raise UsageError(f"no rank recorded {seq} in {name}", f"For the ranks' progress: ddx show group {name}")
     told: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        # The words behind the rank.
+        # The words after the rank.
         told.setdefault(entry_words(row).partition(" ")[2].partition(" ")[2], []).append(row)
     lines = [f"{name} {seq}"]
     for words, same in sorted(told.items(), key=lambda item: -len(item[1]))[:_MOST_KINDS]:
         lines.append(f"  {rank_list([row['rank'] for row in same])}: {words}")
     members = {rank for row in rows for rank in row["members"] or ()}
     if absent := members - {row["rank"] for row in rows}:
-        lines.append(f"  {rank_list(absent)}: no record of it")
+        lines.append(f"  {rank_list(absent)}: no record")
     return lines
 
 
 def one_record(store: Store, sources: Sequence[str], record: int) -> list[str]:
-    """One operation with all that was recorded of it. Raises UsageError if there is no such record."""
+    """Lines with everything recorded about one operation. Raises UsageError if there is no such record."""
     for source in sources:
         rows = entries(store, "source = ? AND record_id = ?", [source, record])
         if rows:
@@ -125,17 +125,17 @@ def _no_group(rows: Sequence[dict[str, Any]], name: str) -> UsageError:
     return UsageError(f"there is no group {name[:80]!r}", told)
 
 
-# --- where the program makes a process group: the line of its `new_group`, or of the mesh whose axis it is
+# --- where the program creates a process group: the line of its `new_group`, or of the mesh whose axis it is
 
 _GROUP_MAKERS = ("new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group")
 _MESH_MAKERS = ("init_device_mesh", "DeviceMesh", "_flatten")
 _MESH = "mesh_"
-"""A DeviceMesh describes the groups of its axis tp as `mesh_tp` (torch 2.13 distributed/device_mesh.py)."""
+"""A DeviceMesh gives the groups of its axis tp the description `mesh_tp` (torch 2.13 distributed/device_mesh.py)."""
 _WHOLE = ("default_pg", "0")
 
 
 def made_at(store: Store, label: str) -> str:
-    """`axis tp of init_device_mesh at train.py:31 main`; "" where no text at hand says it, or several lines may."""
+    """`axis tp of init_device_mesh at train.py:31 main`; "" if no program text says it, or several lines may."""
     if label in _WHOLE or not label:
         return ""
     axis = label.removeprefix(_MESH)

@@ -1,4 +1,4 @@
-"""Suspects and their peers compared: where stacks diverge, what each called, and the last thing they had in common."""
+"""Compares suspects with their peers: where stacks diverge, what each called, and their last common collective."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LONGEST = 160
 
 
 def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Differs | None:
-    """How the first suspect differs from its peers; None if nothing compares them.
+    """How the first suspect differs from its peers; None if they cannot be compared.
 
-    `peers` are those that wait for them; without any, all others of whom something is known.
+    `peers` are the ranks that wait for the suspects; if there are none, all other known ranks are used.
     """
     if not suspects:
         return None
@@ -44,7 +44,7 @@ def beside(store: Store, suspects: Sequence[int], peers: Sequence[int]) -> Diffe
 
 
 def parting_places(store: Store, suspect: int, peers: Sequence[int]) -> tuple[Location, Location] | None:
-    """The lines of one function at which the stacks of a suspect and of most peers part; None where they do not."""
+    """The lines of one function where the stacks of a suspect and of most peers diverge; None if they do not."""
     compared = _compared(store, suspect, peers.__contains__)
     if compared is None:
         return None
@@ -70,7 +70,7 @@ def _by_stacks(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> It
 
 
 def _compared(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> tuple[RankView, RankView] | None:
-    """A suspect, and the first of the peers whose stack most of them have; None without either."""
+    """The views of the suspect and of a peer with the most common stack; None if either is unknown."""
     views = {view.rank: view for view in rank_views(store)}
     mine, peers = views.get(suspect), [view for rank, view in views.items() if is_peer(rank)]
     if mine is None or not peers:
@@ -80,7 +80,7 @@ def _compared(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> tup
 
 
 def _parting(mine: RankView, theirs: RankView) -> int | None:
-    """The depth (0 is the outermost) of the first user frame in which two stacks part."""
+    """The depth (0 is the outermost) of the first user frame where two stacks diverge."""
     for depth, (own, other) in enumerate(zip(mine.user_stack, theirs.user_stack, strict=False)):
         if own != other:
             return depth
@@ -90,7 +90,7 @@ def _parting(mine: RankView, theirs: RankView) -> int | None:
 
 def _frame(view: RankView, depth: int) -> str:
     if depth >= len(view.user_stack):
-        return "no further frame of the program" if view.user_stack else "no frame of the program"
+        return "no further program frame" if view.user_stack else "no program frame"
     place = view.location(depth)
     return f"{place.short()}{f': {place.source.strip()}' if place.source else ''}"[:_LONGEST]
 
@@ -138,7 +138,7 @@ def _how_far(store: Store) -> Mapping[tuple[int, str], dict[str, Any]]:
         "min(seq) FILTER (NOT done) AS pending FROM collectives "
         "WHERE NOT is_p2p AND group_key IS NOT NULL GROUP BY rank, group_key"
     )
-    for row in rows:  # an operation may be marked late: what lies before a finished one is finished
+    for row in rows:  # an operation may be marked late: everything before a finished one is finished
         if row["pending"] is not None and row["done"] is not None and row["pending"] < row["done"]:
             row["pending"] = None
     return {(row["rank"], row["group_key"]): row for row in rows}
@@ -150,7 +150,7 @@ def _alike(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _call(row: Mapping[str, Any], seq: int) -> str:
     state = "finished" if row["done"] else "not finished"
-    return f"{row['op']}, number {seq}, {state}{_site(row)}"[:_LONGEST]
+    return f"{row['op']}, sequence {seq}, {state}{_site(row)}"[:_LONGEST]
 
 
 def _site(row: Mapping[str, Any]) -> str:
@@ -161,8 +161,8 @@ def _site(row: Mapping[str, Any]) -> str:
 
 def _not_there(at: Mapping[str, Any] | None, seq: int) -> str:
     if at is None or at["last"] is None:
-        return f"no record of number {seq} or any before"
-    return f"no record of number {seq}; its last is {at['last']}"
+        return f"no record of sequence {seq} or an earlier one"
+    return f"no record of sequence {seq}; its last is {at['last']}"
 
 
 def _sizes(row: Mapping[str, Any]) -> str:
@@ -175,7 +175,7 @@ def _group(row: Mapping[str, Any], made: str) -> str:
     return f"{row['label']}{f' ({rank_list(members)})' if members else ''}{f', {made}' if made else ''}"[:_LONGEST]
 
 
-# --- a suspect beside its peers as logs tell: how far each came, what its watchdog reported, what it raised
+# --- a suspect and its peers compared by logs: last step, watchdog report, exception
 
 _LAST = """
 SELECT rank, kind, code, text, details, file, line, function FROM log_events
@@ -190,7 +190,7 @@ _NOTHING = "none"
 
 
 def _by_logs(store: Store, suspect: int, is_peer: Callable[[int], bool]) -> Iterator[Aspect]:
-    """How the last lines of a rank's log differ from the last of most peers; without any, of all others."""
+    """How the last events in a rank's log differ from those of most peers, or of all other ranks."""
     if not store.holds_any(["log_events"]):
         return
     by_kind: dict[str, dict[int, str]] = {}

@@ -1,4 +1,4 @@
-"""Views of the suspects, made while the rows exist: compared with their peers, and their program text."""
+"""Views of the suspects, made while the rows exist: the comparison with their peers, and their program text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_SUSPECTS = 64
 
 @dataclass(frozen=True)
 class Sight:
-    """Two views of the ranks that an answer blames or suspects."""
+    """The comparison and the program lines of the ranks that an answer blames or suspects."""
 
     ranks: tuple[int, ...] = ()
     differs: Differs | None = None
@@ -29,14 +29,14 @@ class Sight:
     suggestion: list[str] = field(default_factory=list)
 
     def of(self, said: Diagnosis) -> Diagnosis:
-        """An answer with what is seen of its suspects, if these are still the same."""
+        """Add the views to an answer, if it has the same suspects."""
         if tuple(_blamed(said)) != self.ranks:
             return said
         return said.model_copy(update={name: told for name, told in vars(self).items() if name != "ranks"})
 
 
 def sight_of(store: Store, said: Diagnosis, frameworks: Collection[str]) -> Sight:
-    """What the rows show of the suspects of an answer."""
+    """Build the views of an answer's suspects from the rows."""
     ranks = _blamed(said)
     differs = beside(store, ranks, said.victims.ranks) if len(ranks) <= _MOST_SUSPECTS else None
     places = [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]
@@ -46,7 +46,7 @@ def sight_of(store: Store, said: Diagnosis, frameworks: Collection[str]) -> Sigh
 
 
 def _of_peers(store: Store, said: Diagnosis) -> SourceLines | None:
-    """Where the peers went, if a condition leads there that the suspect passed by: there the ranks parted."""
+    """The peers' program lines, if they are inside a condition that the suspect skipped: there the ranks diverged."""
     ranks = _blamed(said)
     parted = parting_places(store, ranks[0], said.victims.ranks) if ranks else None
     if parted is None:
@@ -60,7 +60,7 @@ def _blamed(said: Diagnosis) -> list[int]:
     return said.culprits.ranks or [rank for suspect in said.suspects for rank in suspect.ranks]
 
 
-# --- the lines of the program around a place, with the condition that leads there
+# --- the program lines around a place, with the enclosing condition
 
 _GUARD = re.compile(r"\s*(?:if|elif|else|while|for|async for|with|async with|try|except|finally|case|match)\b")
 _FUNCTION = re.compile(r"\s*(?:async\s+)?(?:def|class)\b")
@@ -69,7 +69,7 @@ _LONGEST = 160
 
 
 def around(store: Store, place: Location) -> SourceLines | None:
-    """Three lines of the program, the place in the middle, and its guard; None where its text is not at hand."""
+    """Three program lines with the place in the middle, and its guard line; None if the text is not available."""
     if place.line is None:
         return None
     rows = store.query("SELECT text FROM sources WHERE file = ? LIMIT 1", [place.file])
@@ -85,7 +85,7 @@ def around(store: Store, place: Location) -> SourceLines | None:
 
 
 def guard_of(lines: Sequence[str], line: int) -> int | None:
-    """The line (1-based) of the innermost condition, loop or block around a line of its function; None without one."""
+    """The line number (1-based) of the innermost condition, loop or block around a line in its function, if any."""
     indent = _indent(lines[line - 1])
     for number in range(line - 1, max(0, line - 1 - _MOST_ABOVE), -1):
         text = lines[number - 1]
@@ -103,25 +103,25 @@ def _indent(text: str) -> int:
     return len(text) - len(text.lstrip())
 
 
-# --- a change of the program as a diff, where its text is at hand: a suggestion, which nobody applies
-# Two kinds, both mechanical: a keyword that a framework takes against the cause (`knowledge/framework_fixes.yaml`),
-# and a call that one rank makes alone, moved out of the condition on the rank.
+# --- a change to the program as a diff, if its text is available: a suggestion that ddx does not apply Two kinds, both
+# mechanical: a framework's keyword that fixes the cause (`knowledge/framework_fixes.yaml`), and a call that only one
+# rank makes, moved out of the condition on the rank.
 
 _ALONE = "rank0-only-work-with-collective"
 _MOST_LINES = 24
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OTHER_LINE_END = re.compile(r"\r(?!\n)")
-"""Ends a line of Python, and none of ours."""
+"""Ends a line in Python, but not in our line numbering."""
 
 
 def suggested(store: Store, said: Diagnosis, frameworks: Collection[str]) -> list[str]:
-    """The lines of a unified diff for the cause of an answer; none where no text is at hand, or nothing is certain."""
+    """The lines of a unified diff that fixes an answer's cause; none without program text or certainty."""
     if said.verdict is not Verdict.DIAGNOSED:
         return []
     texts = {file: text for file, text in program_texts(store).items() if text and not _OTHER_LINE_END.search(text)}
     try:
         file, changed = next(_changes(store, said, texts, frameworks), ("", ""))
-    except RecursionError:  # an expression without end
+    except RecursionError:  # an endlessly nested expression
         return []
     before = texts.get(file, "").split("\n")
     diff = [*difflib.unified_diff(before, changed.split("\n"), file, file, lineterm="", n=1)]
@@ -131,7 +131,7 @@ def suggested(store: Store, said: Diagnosis, frameworks: Collection[str]) -> lis
 def _changes(
     store: Store, said: Diagnosis, texts: Mapping[str, str], frameworks: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """Files with what would become of them, the surest first."""
+    """Yield files with their changed text, the most certain change first."""
     cause = said.causes[0].id
     for place in said.culprits.locations if cause == _ALONE else ():
         if place.line is not None and place.file in texts:
@@ -145,7 +145,7 @@ def _changes(
 
 
 def _inner_functions(store: Store, file: str, line: int) -> set[str]:
-    """What the ranks that stand at a line have called from there."""
+    """The functions that ranks at a line have called from there."""
     rows = store.query(
         "SELECT DISTINCT inner_.function FROM stack_frames at_ JOIN stack_frames inner_ "
         "USING (host, pid, snapshot, tid) WHERE at_.file = ? AND at_.line = ? AND inner_.depth < at_.depth",
@@ -159,13 +159,13 @@ def _name(call: ast.Call) -> str:
 
 
 def _offset(text: str, line: int, column: int) -> int:
-    """Where a node of the tree stands: its columns count the bytes of UTF-8."""
+    """The offset of a syntax node in the text; its columns count UTF-8 bytes."""
     lines = text.split("\n")
     return sum(len(one) + 1 for one in lines[: line - 1]) + len(lines[line - 1].encode()[:column].decode())
 
 
 def _with_keyword(text: str, edit: KeywordEdit) -> str | None:
-    """The text with the keyword in the one call that takes it and has it not."""
+    """Add the keyword to the one call that takes but lacks it; None if there is no such call."""
     tree = parsed(text) if any(name in text for name in edit.calls) else None
     calls = (
         [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node) in edit.calls] if tree else []
@@ -181,7 +181,7 @@ def _with_keyword(text: str, edit: KeywordEdit) -> str | None:
 
 
 def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
-    """The text with the call of a line that one rank alone makes before the condition that asks for the rank."""
+    """Move a call that only one rank makes in front of the condition on the rank; None if that is not possible."""
     tree = parsed(text)
     guards = [one for one in _around(tree.body, line) if isinstance(one, ast.If)] if tree else []
     guard = next((one for one in guards if not one.orelse and asks_for_the_rank(ast.unparse(one.test))), None)
@@ -205,7 +205,7 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
     indent = " " * guard.col_offset
     moved, kept = text[start:end], text.split("\n")
     if isinstance(statement, ast.Expr) and statement.value is call:
-        # Where nothing else is done by one rank alone, the condition goes, too.
+        # If the condition guards nothing else, it is removed as well.
         first = guard.lineno if len(guard.body) == 1 else statement.lineno
         del kept[first - 1 : statement.end_lineno]
     else:
@@ -216,7 +216,7 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
 
 
 def _is_of_a_rank(node: ast.AST) -> bool:
-    """A comparison of two measured values, such as a loss with the best so far, is not the same on all ranks."""
+    """Whether a condition may differ between ranks, as does a comparison of measured values (a loss with the best)."""
     if not isinstance(node, ast.Compare) or not any(isinstance(one, _ORDERED) for one in node.ops):
         return False
     return not any(isinstance(side, ast.Constant) for side in (node.left, *node.comparators))
@@ -232,7 +232,7 @@ def _holds(node: ast.stmt, line: int) -> bool:
 
 
 def _around(body: Sequence[ast.stmt], line: int) -> Iterator[ast.stmt]:
-    """The statements around a line, innermost first."""
+    """Yield the statements that contain a line, innermost first."""
     for statement in body:
         if _holds(statement, line):
             for name in ("body", "orelse", "finalbody", "handlers", "cases"):

@@ -1,4 +1,4 @@
-"""The wait graph for a person: as lines, and as a picture for Graphviz. Ranks that wait alike are one line or node."""
+"""The wait graph as lines for a person, and as a Graphviz graph. Ranks that wait the same way share a line or node."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ddx_tools.model.grouping import gathered
 _MOST_LINES = 40
 _ID = re.compile(r" \d+$")
 _ENDS = re.compile(r" \d+->\d+")
-"""The two ranks of a transfer."""
+"""The two ranks in the name of a transfer."""
 
 
 @dataclass(frozen=True)
 class _Alike:
-    """Edges of nodes that wait alike."""
+    """Edges of nodes that wait the same way."""
 
     waiters: tuple[Node, ...]
     awaited: tuple[Node, ...]
@@ -29,26 +29,26 @@ class _Alike:
 
 
 def wait_lines(waits: Waits, rank: int | None = None) -> list[str]:
-    """Where waiting ends, and all waits (or those that lead on from one rank): from which source, and how sure."""
+    """The roots of the waits and all waits (or those from one rank on) as lines, with source and certainty."""
     graph, roots = waits.graph, waits.roots
     edges = _leading_on(graph, rank)
     if rank is not None and rank not in graph.ranks | ranks_of(edge.waiter for edge in graph.edges):
         return [f"no evidence mentions rank {rank}"]
     if not edges:
-        return ["no rank is seen to wait" if rank is None else f"rank {rank} is not known to wait for anything"]
+        return ["no rank is known to wait" if rank is None else f"rank {rank} is not known to wait for anything"]
     ends = [f"{rank_list(list(root.ranks))} ({root.state.replace('_', ' ')})" for root in roots.roots]
     if roots.clear:
         lines = [f"all waits lead to: {'; '.join(ends)}"]
     else:
         among = f"; possibly {'; '.join(ends)}" if ends else ""
-        lines = [f"the root of the waits is unknown: {roots.open or 'nothing shows for whom ranks wait'}{among}"]
+        lines = [f"the root of the waits is unknown: {roots.open or 'nothing shows whom the ranks wait for'}{among}"]
     within = [edge for edge in edges if edge.waiter not in graph.operations and edge.awaited not in graph.operations]
     told = [*_of_operations(waits, edges), *(_line(graph, one) for one in _alike(graph, within))]
     return lines + told[:_MOST_LINES] + ([f"… and {len(told) - _MOST_LINES} more"] if len(told) > _MOST_LINES else [])
 
 
 def _of_operations(waits: Waits, edges: Sequence[WaitEdge]) -> list[str]:
-    """A line for all operations of one name and number, or all transfers of one kind; those nearest to a root first."""
+    """One line for all operations of one name and number, or all transfers of one kind; nearest to a root first."""
     graph, near = waits.graph, nearness(waits.graph, waits.roots)
     nodes = {node for edge in edges for node in (edge.waiter, edge.awaited) if node in graph.operations}
     far = 1 + max(near.values(), default=0)
@@ -91,7 +91,7 @@ def _operation(
 
 
 def dot_lines(waits: Waits, rank: int | None = None) -> list[str]:
-    """The same as a graph in Graphviz' language; roots are filled, waits that are only possible are dashed."""
+    """The waits as a graph in Graphviz's language; roots are filled, waits that are only possible are dashed."""
     graph = waits.graph
     told = _alike(graph, _leading_on(graph, rank))
     roots = {program_of(each) for each in waits.roots.ranks}
@@ -113,7 +113,7 @@ def dot_lines(waits: Waits, rank: int | None = None) -> list[str]:
 
 
 def _leading_on(graph: WaitGraph, rank: int | None) -> list[WaitEdge]:
-    """All edges, or those that a path from one rank uses."""
+    """All edges, or those on paths from one rank."""
     if rank is None:
         return graph.edges
     out = gathered((edge.waiter, edge) for edge in graph.edges)
@@ -129,7 +129,7 @@ def _leading_on(graph: WaitGraph, rank: int | None) -> list[WaitEdge]:
 
 
 def _alike(graph: WaitGraph, edges: Sequence[WaitEdge]) -> list[_Alike]:
-    """Edges with those together whose waiters wait for the same, or for the like of their own rank."""
+    """Group the edges whose waiters wait for the same node, or for the corresponding node of their own rank."""
     awaited_by = gathered(((edge.waiter, edge.kind, edge.source, edge.certainty), edge) for edge in edges)
     like: dict[object, list[list[WaitEdge]]] = {}
     for (waiter, *rest), mine in awaited_by.items():
@@ -165,7 +165,7 @@ def _words(graph: WaitGraph, nodes: Sequence[Node]) -> str:
 
 
 def _plain(node: Node) -> str:
-    """The name without the number that tells it from its like on other ranks."""
+    """The name without the number that distinguishes it from the same node on other ranks."""
     return _ID.sub("", node.name)
 
 

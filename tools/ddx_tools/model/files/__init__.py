@@ -1,1 +1,1 @@
-"""Files of a job as bytes and names: what they are, how their text is decoded, how a name is shown."""
+"""A job's files as bytes and names: their kinds, how their text is decoded, how a name is displayed."""

@@ -1,4 +1,4 @@
-"""The kind of a file by its first bytes, since names are unreliable."""
+"""Detects the kind of a file from its first bytes, since names are unreliable."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Callable
 from enum import StrEnum
 
 HEAD_BYTES = 1024
-"""As many bytes of the beginning decide."""
+"""How many bytes from the start are needed to detect the kind."""
 
 _TAR_MAGIC = slice(257, 262)
 _BZIP2 = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
-"""A stream begins with a block or, if it is empty, with its end."""
+"""A stream begins with a block or, if empty, with its end marker."""
 _NOT_OF_DUMPS = ("/data.pkl", "/constants.pkl", "/byteorder", "/version", ".data/serialization_id", ".npy", ".class")
-"""First members of the zip archives of other programs: torch.save, torch.jit, NumPy, Java."""
+"""First members of zip archives that other programs write: torch.save, torch.jit, NumPy, Java."""
 
 _NO_PROTOCOL_FROM = 0x08
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _MARKED_BYTES = 64
-"""So early a pickle of whatever has an operand or a length that no text holds, even if its protocol is damaged."""
+"""Within this many bytes, any pickle has an operand or length that no text contains, even if its header is damaged."""
 
 
 class FileKind(StrEnum):
-    """What may hold a flight record, or say something about one."""
+    """Kinds of files that may hold a flight record or belong to one."""
 
     DUMP = "dump"
     HEADER = "header"
-    """JSON beside a dump that says whose it is."""
+    """JSON next to a dump that says which rank it is from."""
     PICKLE = "pickle"
-    """A pickle whose first bytes do not say that it is a flight record: a damaged one, or another program's."""
+    """A pickle not recognisable as a flight record by its first bytes: damaged, or from another program."""
     EMPTY = "empty"
     GZIP = "gzip"
     ZSTD = "zstd"
@@ -38,14 +38,14 @@ class FileKind(StrEnum):
     TAR = "tar"
     ZIP = "zip"
     PAGE = "page"
-    """The debug server's page of all ranks' records."""
+    """The debug server's page with all ranks' records."""
     TRACE = "trace"
-    """A trace of torch's profiler."""
+    """A trace from torch's profiler."""
     SNAPSHOT = "memory snapshot"
     MEMORY = "memory report"
-    """What `ddx_tools.payloads.memory_report` wrote."""
+    """A report written by `ddx_tools.payloads.memory_report`."""
     TABLE = "table"
-    """Its analysis of them, which holds no records."""
+    """The debug server's analysis of records, which contains none itself."""
 
 
 COMPRESSED = frozenset({FileKind.GZIP, FileKind.ZSTD, FileKind.XZ, FileKind.BZIP2})
@@ -53,7 +53,7 @@ ARCHIVES = frozenset({FileKind.TAR, FileKind.ZIP, FileKind.PAGE})
 
 
 def kind_of(head: bytes) -> FileKind | None:
-    """The kind of a file that begins with these bytes (`HEAD_BYTES` of them do); None for anything else."""
+    """Detect the kind of a file from its first bytes (`HEAD_BYTES` suffice); None for anything else."""
     if not head:
         return FileKind.EMPTY
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
@@ -62,12 +62,12 @@ def kind_of(head: bytes) -> FileKind | None:
 
 
 def _is_zstd(head: bytes) -> bool:
-    """RFC 8878: a frame, or a skippable frame (0x184D2A50 to 5F) before the first one."""
+    """Whether bytes start a Zstandard file (RFC 8878): a frame, or a skippable frame (0x184D2A50 to 5F) before it."""
     return head.startswith(b"\x28\xb5\x2f\xfd") or (head[1:4] == b"\x2a\x4d\x18" and head[0] & 0xF0 == 0x50)
 
 
 def _is_trace(head: bytes) -> bool:
-    """A profiler's trace, and none that ddx made of something else."""
+    """Whether it is a profiler's trace, and not one that ddx made from something else."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start[:1] == b"{":
         kineto = b'"schemaVersion"' in start and b'"deviceProperties"' in start
@@ -76,7 +76,7 @@ def _is_trace(head: bytes) -> bool:
 
 
 def _first_of_zip(head: bytes) -> str:
-    """The name of the first member, as its local header gives it (APPNOTE.TXT 4.3.7)."""
+    """The name of a zip archive's first member, from its local header (APPNOTE.TXT 4.3.7)."""
     return head[30 : 30 + int.from_bytes(head[26:28], "little")].decode("utf-8", "replace")
 
 
@@ -85,7 +85,7 @@ def _is_tar(head: bytes) -> bool:
         return True
     if len(head) < tarfile.BLOCKSIZE:
         return False
-    try:  # before POSIX there was no magic, but always a checksum
+    try:  # before POSIX, archives had no magic number, but always a checksum
         tarfile.TarInfo.frombuf(head[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape")
     except tarfile.HeaderError:
         return False
@@ -93,9 +93,9 @@ def _is_tar(head: bytes) -> bool:
 
 
 def begins_as_pickle(head: bytes) -> bool:
-    """Whether the first bytes of a file are a pickle's of protocol 2 or later, even a damaged one's.
+    """Whether a file starts like a pickle of protocol 2 or later, even a damaged one.
 
-    A text begins with the same byte where a letter was cut, as `─` and `€` may be.
+    A text starts with the same byte if a multi-byte character such as `─` or `€` was cut.
     """
     if head[:1] != b"\x80":
         return False
@@ -103,14 +103,14 @@ def begins_as_pickle(head: bytes) -> bool:
 
 
 def looks_like_dump(head: bytes) -> bool:
-    """Whether the first bytes of a file (1 KiB do) may be those of a flight record."""
+    """Whether a file may be a flight record, judged by its first bytes (1 KiB suffices)."""
     if begins_as_pickle(head):
         return b"version" in head[:1024] or b"pg_config" in head[:1024] or b"entries" in head[:1024]
     beginning = head.lstrip()
     if b'"communicators' in beginning[:1024]:  # what `ncclras` prints
         return False
     keys = (b'"pg_config"', b'"pg_status"', b'"entries"', b'"comm_lib_version"', b'"nccl_version"')
-    # What NCCL's RAS says begins with the version of NCCL as well.
+    # NCCL's RAS reports also begin with the NCCL version.
     is_ras = b'"communicators' in beginning[:1024]
     return beginning[:1] == b"{" and not is_ras and any(key in beginning[:1024] for key in keys)
 
@@ -122,12 +122,12 @@ _TABLES = re.compile(rb"^=== (?:TorchComms )?FR Trace ===$", re.MULTILINE)
 
 
 def is_page(head: bytes) -> bool:
-    """Whether a file that begins like this is a page of records, or of tables made of them."""
+    """Whether a file starts like a debug-server page with records, or with tables made from them."""
     return _TITLE.search(head) is not None
 
 
 def is_table(head: bytes) -> bool:
-    """Whether it is a file of the periodic dumper."""
+    """Whether a file is one of the periodic dumper's tables."""
     return _TABLES.search(head) is not None
 
 
@@ -147,4 +147,4 @@ _SIGNS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
     (FileKind.PAGE, is_page),
     (FileKind.TABLE, is_table),
 )
-"""By what a file of the kind begins with; the first counts."""
+"""Tests on the start of a file, per kind; the first match counts."""

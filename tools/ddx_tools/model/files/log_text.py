@@ -1,7 +1,7 @@
-"""Text of a log out of bytes, block by block: any encoding, any line ends, without what only steers a terminal.
+"""Decodes a log's bytes to text, block by block: any encoding or line ending, without terminal control sequences.
 
-A block is whole lines. What a terminal would show one over the other (progress bars end in a carriage return) are
-pieces of one line; they keep its number.
+A block consists of whole lines. Text that a terminal would overwrite (progress bars end in a carriage return) forms
+pieces of one line, which keep that line's number.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from typing import Protocol
 
 BLOCK_BYTES = 4 << 20
 HEAD_BYTES = 256 << 10
-"""So much of the beginning tells what stands before the lines, and where they were wrapped."""
+"""How much of the start is read to learn the lines' prefixes, and where lines were wrapped."""
 LINE_BYTES = 64 << 10
-"""What is longer than this is cut: no message is."""
+"""Longer lines are cut; no message is this long."""
 
 _ANSI = re.compile(
     rb"\x1b(?:\[[0-9;?:]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9]|[@-Z\\-_])"
 )
 CONTROL = bytes(set(range(32)) - {9, 10, 13}) + b"\x7f"
-"""Left out of what people read."""
-# C1 controls, what has no width, and what turns the direction of writing; as UTF-8 begins them.
+"""Control characters that are removed from displayed text."""
+# First UTF-8 bytes of C1 controls, zero-width characters, and characters that change the writing direction.
 _INVISIBLE_LEAD = re.compile(rb"\xc2[\x80-\x9f]|\xe2\x80|\xe2\x81|\xef\xbb\xbf")
 _INVISIBLE = re.compile("[\x80-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-# From the beginning of a line alone: else each byte of a line that is nearly too long is tried as one.
+# Anchored at a line start: otherwise every byte of a line that is nearly too long would be tried.
 _ENDLESS = re.compile(rb"(?<![^\r\n])[^\r\n]{%d,}" % LINE_BYTES)
 DIGITS_AS_ZERO = bytes.maketrans(b"123456789", b"000000000")
-"""For `bytes.translate`: most lines of a log differ in numbers only."""
+"""Table for `bytes.translate`: most lines of a log differ only in numbers."""
 DOCKER = b'{"log":"'
 _BOMS = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
 class Readable(Protocol):
-    """A file, or what unpacks one."""
+    """A binary file, or a decompressor of one."""
 
     def read(self, count: int, /) -> bytes:
-        """The next bytes; fewer than `count` only at the end."""
+        """Read the next bytes; fewer than `count` only at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Whole lines."""
+    """A block of whole lines of a log."""
 
     number: int
-    """Of the first line, 1-based."""
+    """Number of the first line, 1-based."""
     data: bytes
     offset: int | None = None
-    """Where it begins in the file; None if its text is not the bytes of the file (UTF-16, Docker's JSON)."""
+    """Byte offset in the file; None if the text differs from the file's bytes (UTF-16, Docker's JSON)."""
     too_long: int = 0
     """How many of its lines were cut to `LINE_BYTES`."""
 
     def cleaned(self) -> TextBlock:
-        """The same lines in UTF-8, as far as the log is, with line ends `\\n` and pieces of a line parted by `\\r`."""
+        """The same lines as UTF-8 where possible, with `\\n` line ends and pieces of a line separated by `\\r`."""
         data, too_long = _clean(self.data)
         return TextBlock(self.number, data, self.offset, too_long)
 
 
 def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES, number: int = 1) -> Iterator[TextBlock]:
-    """The text of a log that begins with line `number`, not yet cleaned. Any bytes will do; memory is bounded."""
+    """Read a log in blocks of uncleaned lines, starting at line `number`. Accepts any bytes; memory is bounded."""
     skipping = False
     rest = b""
     text = _Utf8(stream, block_bytes)
     for data in text.pieces():
-        if skipping:  # of a line that goes on through whole blocks only the beginning is kept
+        if skipping:  # of a line that spans whole blocks, only the beginning is kept
             end = data.find(b"\n")
             if end < 0:
                 continue
@@ -88,7 +88,7 @@ def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES, number: int = 
 
 
 def encoding_of(head: bytes) -> str | None:
-    """`utf-16-le` or `utf-16-be`, as PowerShell redirects output; None for what ASCII is a part of."""
+    """Detect `utf-16-le` or `utf-16-be`, as PowerShell redirects output; None for encodings that contain ASCII."""
     for bom, name in _BOMS:
         if head.startswith(bom):
             return name
@@ -100,13 +100,13 @@ def encoding_of(head: bytes) -> str | None:
 
 
 def as_utf8(data: bytes) -> bytes:
-    """The same text in UTF-8, if its encoding is recognised."""
+    """Convert text to UTF-8, if its encoding is recognised."""
     encoding = encoding_of(data)
     return data.decode(encoding, "replace").encode("utf-8", "replace") if encoding else data
 
 
 class _Utf8:
-    """Bytes of a file as UTF-8, and how far they are those of the file."""
+    """Reads a file as UTF-8, and maps the text back to offsets in the file."""
 
     def __init__(self, stream: Readable, block_bytes: int) -> None:
         self._stream, self._block_bytes = stream, block_bytes
@@ -114,7 +114,7 @@ class _Utf8:
         self._as_it_is = True
 
     def offset_before(self, count: int) -> int | None:
-        """Where in the file the last `count` bytes of what was given so far begin."""
+        """File offset at which the last `count` bytes returned so far begin; None if unknown."""
         return self._read - count if self._as_it_is else None
 
     def pieces(self) -> Iterator[bytes]:
@@ -139,7 +139,7 @@ class _Utf8:
 
 
 def _undocker(data: bytes) -> bytes:
-    """Lines out of Docker's JSON files (moby, daemon/logger/jsonfilelog): `{"log":"…\\n","stream":…,"time":…}`."""
+    """Extract the lines from Docker's JSON logs (moby, daemon/logger/jsonfilelog): `{"log":"…\\n","time":…}`."""
     return b"".join(_docker_line(line) for line in data.splitlines(keepends=True))
 
 
@@ -153,25 +153,25 @@ def _docker_line(line: bytes) -> bytes:
 
 
 def without_colours(data: bytes) -> bytes:
-    """Without the sequences that a terminal takes for colours; the number of lines stays."""
+    """Remove terminal colour sequences; the number of lines stays the same."""
     return _ANSI.sub(b"", data) if b"\x1b" in data else data
 
 
 def _clean(data: bytes) -> tuple[bytes, int]:
-    """Without colours, and how many lines were cut; the number of lines stays."""
+    """Remove colours and cut overlong lines: (text, number of lines cut). The number of lines stays the same."""
     too_long = 0
     if b"\r" in data and b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
     data = without_colours(data)
     if not data.isascii() and _INVISIBLE_LEAD.search(data):
         data = _INVISIBLE.sub("", data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
-    if _has_endless(data):  # of NULs, say, where a log was cut while its writer kept its place
+    if _has_endless(data):  # of NULs, say, if a log was truncated while its writer kept its offset
         data, too_long = _ENDLESS.subn(lambda match: match[0][:LINE_BYTES], data.translate(None, CONTROL))
     return data, too_long
 
 
 def _has_endless(data: bytes) -> bool:
-    """Cheap: a line is only too long if no end stands in one of the stretches that it must cover."""
+    """Whether a line may be too long. Cheap: such a line covers a whole fixed-size stretch without a line end."""
     step = LINE_BYTES // 2
     return any(
         data.find(b"\n", at, at + step) < 0 and data.find(b"\r", at, at + step) < 0

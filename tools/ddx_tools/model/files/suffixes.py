@@ -1,4 +1,4 @@
-"""Suffixes of files in a training directory that hold no text about the job, so that they are not read."""
+"""Suffixes of files in a training directory that contain no text about the job and are not read."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Flight records."""
+"""Parsers of flight records."""

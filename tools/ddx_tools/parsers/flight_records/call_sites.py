@@ -1,4 +1,4 @@
-"""The user's part of a recorded call path, and its identity."""
+"""Extracts the user's part of a recorded call path, and its identity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATH_LIMIT = 4000
 
 @lru_cache(16384)
 def user_path(frames: tuple[Frame, ...]) -> str | None:
-    """All calls of a stack through the user's program, innermost first, joined by ` < `; None without a user frame.
+    """Return all calls of a stack in the user's program, innermost first, joined with ` < `; None without a user frame.
 
     The same line reached from two callers is two paths.
     """
@@ -30,8 +30,9 @@ def user_path(frames: tuple[Frame, ...]) -> str | None:
 
 @lru_cache(16384)
 def call_site(frames: tuple[Frame, ...]) -> dict[str, Any] | None:
-    """The columns of `fr_sites` (without its key) for a stack, innermost frame first; None without a user frame."""
-    # Whoever only names call paths, as the processes that decode records do, needs no rules about frames.
+    """Return the columns of `fr_sites` (without its key) for a stack, innermost frame first; None without a user
+    frame."""
+    # Callers that only name call paths, such as the processes that decode records, need no frame rules.
     from ddx_tools.knowledge.frame_classes import frame_rules
     from ddx_tools.model.stack_frame import Frame as StackFrame
 

@@ -1,8 +1,8 @@
-"""What `torch.distributed.debug` shows and leaves behind: pages of records, and tables of an analysis.
+"""Reads pages of `torch.distributed.debug`: pages with records, and tables of its own analysis.
 
-The page `/fr_trace_json` of the front end holds the record of every rank as JSON, whole: it can be saved and read here.
-`/fr_trace`, and `fr_trace_<date>_<time>.txt` of the periodic dumper, hold tables that `torchfrtrace` made of the
-records: entries are missing, and of the others the state of one rank stands for all. They are told, and not read.
+The page `/fr_trace_json` of the front end contains every rank's whole record as JSON: it can be saved and read here.
+`/fr_trace`, and `fr_trace_<date>_<time>.txt` of the periodic dumper, contain tables that `torchfrtrace` made from the
+records: entries are missing, and one rank's state stands for all. They are recognised and reported, but not read.
 
 Source: torch 2.13.0, torch/distributed/debug/_frontend.py (JSON_RESP_TEMPLATE, PeriodicDumper) and _debug_handlers.py.
 """
@@ -38,17 +38,18 @@ class RecordOfPage:
 
     rank: int
     host: str | None
-    """As the server's store has it: what the rank called its own machine."""
+    """The host name in the server's store, as the rank named its own machine."""
     only_active: bool
-    """The front end asks NCCL's recorder for what is not completed, and no more."""
+    """Whether the front end asked NCCL's recorder only for incomplete operations."""
     data: bytes
-    """JSON of a flight record or another answer of the rank, or what the server said instead."""
+    """The rank's answer, such as the JSON of a flight record, or the server's message instead."""
     failed: bool = False
-    """The front end got no answer, and says why."""
+    """Whether the front end got no answer, so that `data` says why."""
 
 
 def records_of_page(file: BinaryIO, most_bytes: int) -> Iterator[RecordOfPage]:
-    """The parts of a page, as they come by. Raises UnreadableInput if a part is larger, or if there is none."""
+    """Yield the ranks' parts of a page as they are read. Raises UnreadableInput if a part is too large or there is
+    none."""
     rank: re.Match[bytes] | None = None
     part: bytearray | None = None
     failed = False
@@ -64,9 +65,9 @@ def records_of_page(file: BinaryIO, most_bytes: int) -> Iterator[RecordOfPage]:
         content, closed, _ = line.partition(_CLOSE)
         part += content
         if len(part) > most_bytes:
-            raise UnreadableInput(f"the part of a rank is larger than the {most_bytes >> 20} MiB that are read")
+            raise UnreadableInput(f"a rank's part is larger than the limit of {most_bytes >> 20} MiB")
         if closed and rank:
-            # A browser that saves a page escapes what the server did not.
+            # A browser that saves a page escapes characters that the server did not.
             data = html.unescape(part.decode("utf-8", "replace")).encode()
             yield RecordOfPage(int(rank[1]), _host(rank[2]), b"onlyactive=true" in rank[2], data, failed)
             rank = part = None
@@ -75,11 +76,11 @@ def records_of_page(file: BinaryIO, most_bytes: int) -> Iterator[RecordOfPage]:
     if part is None and not count:
         raise UnreadableInput(TABLES_HELP)
     if part is not None:
-        raise UnreadableInput("the page is cut off within the record of a rank")
+        raise UnreadableInput("the page is cut off inside a rank's record")
 
 
 def workers_of_page(page: bytes) -> list[tuple[int, str]]:
-    """Rank and URL of each rank's server, by rank, out of the page `/tcpstore` of the front end."""
+    """Return rank and URL of each rank's server, sorted by rank, from the front end's page `/tcpstore`."""
     found = {int(one[1]): one[2].decode("ascii", "replace") for one in _WORKER.finditer(page)}
     return sorted(found.items())[:_MOST_WORKERS]
 

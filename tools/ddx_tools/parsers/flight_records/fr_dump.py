@@ -1,8 +1,8 @@
-"""PyTorch flight records, from bytes to one shape: pickle or JSON, format versions 2.1 to 2.11 and later.
+"""Reads PyTorch flight records into one form: pickle or JSON, format versions 2.1 to 2.11 and later.
 
 Source of the format: torch/csrc/distributed/c10d/FlightRecorder.hpp and FlightRecorderDetail.hpp (2.8 to
-2.15), before that TraceUtils.h and NCCLUtils.hpp (2.4 to 2.7). The JSON twin has no frames, writes 0 for an
-unknown time, numbers of `pg_status` as strings, and leaves `entries` out if there are none.
+2.15), before that TraceUtils.h and NCCLUtils.hpp (2.4 to 2.7). The JSON form has no frames, writes 0 for unknown times
+and `pg_status` numbers as strings, and omits `entries` if there are none.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from ddx_tools.parsers.flight_records.fr_entries import EntryColumns, read_entri
 from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES, load
 
 _MAX_ENTRIES = 500_000
-"""As torch writes them, no more of them are in `MAX_BYTES`."""
+"""In torch's encoding, no more entries fit into `MAX_BYTES`."""
 _MAX_GROUPS = 100_000
 _MAX_MEMBER_CHARACTERS = 8 << 20
-"""Lists of members of one dump, as text: a rank in ten groups of 100,000 has 7 MB of them."""
+"""The maximum text size of one dump's member lists: a rank in ten groups of 100,000 has 7 MB of them."""
 _MOST_CHARACTERS_CACHED = 1 << 17
 _HELP = (
     "A flight record is what torch writes with TORCH_NCCL_DUMP_ON_TIMEOUT, through the debug pipe, or what "
@@ -32,7 +32,7 @@ _HELP = (
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """`pg_status` of one process group: sequence numbers; -1 of the recorder ("none yet") is 0 here."""
+    """`pg_status` of one process group: sequence numbers; the recorder's -1 ("none yet") is 0 here."""
 
     last_enqueued: int | None
     last_started: int | None
@@ -41,7 +41,7 @@ class GroupStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """`pg_config` of one process group. `ranks` is None where the recorder lists none (Gloo's sub-groups)."""
+    """`pg_config` of one process group. `ranks` is None if the recorder lists none (Gloo's sub-groups)."""
 
     name: str
     description: str
@@ -50,35 +50,35 @@ class GroupConfig:
 
 @dataclass(frozen=True)
 class FrDump:
-    """One dump: what one recorder of one process held."""
+    """One dump: the contents of one recorder of one process."""
 
     encoding: str
     """`pickle` or `json`."""
     version: str
     library: str
-    """Version of NCCL or its like, as recorded; empty for Gloo."""
+    """The recorded version of NCCL or a similar library; empty for Gloo."""
     entries: EntryColumns
     config: tuple[GroupConfig, ...]
     status: Mapping[str, GroupStatus]
-    """By pg_id, a counter of the process: not the name of the group, and not comparable between ranks."""
+    """Keyed by pg_id, a counter in the process: not the group's name, and not comparable between ranks."""
     left_out: tuple[str, ...] = ()
-    """What was more than is read of one dump, in words."""
+    """Lines that say what exceeded the limits for one dump."""
 
     @property
     def with_frames(self) -> bool:
-        """Whether any entry carries Python frames."""
+        """Whether any entry has Python frames."""
         return any(self.entries.sites)
 
     @property
     def backend(self) -> str | None:
-        """The backend that the calls name; the newest call counts."""
+        """The backend named by the newest call."""
         return next((call.backend for call in reversed(self.entries.calls) if call.backend), None)
 
 
 def read_dump(data: bytes) -> FrDump:
-    """A dump from its bytes, pickle or JSON. Raises `UnreadableInput` with what is wrong; runs nothing.
+    """Read a dump from its bytes, pickle or JSON. Raises `UnreadableInput` with the reason; runs no code.
 
-    What a hostile pickle can do to the process: see fr_pickle.py.
+    For what a hostile pickle can do to the process, see fr_pickle.py.
     """
     if not data:
         raise UnreadableInput("the file is empty (0 bytes): the process died before it wrote its record", _HELP)
@@ -89,7 +89,7 @@ def read_dump(data: bytes) -> FrDump:
     if data.lstrip()[:1] != b"{":
         raise UnreadableInput("this is neither a pickle nor a JSON object", _HELP)
     if len(data) > MAX_BYTES:
-        raise UnreadableInput(f"JSON of {len(data)} bytes is larger than the {MAX_BYTES} that are read")
+        raise UnreadableInput(f"JSON of {len(data)} bytes is larger than the limit of {MAX_BYTES}")
     try:
         return _dump(json.loads(data), "json")
     except (ValueError, RecursionError) as error:
@@ -105,7 +105,7 @@ def _dump(top: Any, encoding: str) -> FrDump:
     if not isinstance(entries, list):
         raise UnreadableInput("`entries` is not a list", _HELP)
     if len(entries) > _MAX_ENTRIES:
-        raise UnreadableInput(f"more than {_MAX_ENTRIES} entries: more than a flight record can hold")
+        raise UnreadableInput(f"more than {_MAX_ENTRIES} entries, which no flight record has")
     config, left_out = _config(top.get("pg_config"))
     return FrDump(
         encoding=encoding,
@@ -119,7 +119,7 @@ def _dump(top: Any, encoding: str) -> FrDump:
 
 
 def _config(raw: Any) -> tuple[tuple[GroupConfig, ...], tuple[str, ...]]:
-    """The groups, and what of them was left out, in words."""
+    """The groups, and lines that say what was left out."""
     if not isinstance(raw, dict):
         return (), ()
     room = _MAX_MEMBER_CHARACTERS
@@ -138,14 +138,14 @@ def _config(raw: Any) -> tuple[tuple[GroupConfig, ...], tuple[str, ...]]:
         left_out.append(f"it lists {len(raw):,} process groups; those after the first {_MAX_GROUPS:,} are left out")
     if without_members:
         left_out.append(
-            f"the members of {without_members:,} of its {len(groups):,} process groups are left out: they take more "
-            f"than {_MAX_MEMBER_CHARACTERS >> 20} MiB"
+            f"the members of {without_members:,} of its {len(groups):,} process groups are left out: they exceed "
+            f"{_MAX_MEMBER_CHARACTERS >> 20} MiB"
         )
     return tuple(groups), tuple(left_out)
 
 
 def _ranks(raw: Any) -> tuple[int, ...] | None:
-    """`"[0, 1, 2]"` or a list; None if it lists nobody or something else."""
+    """The ranks in `"[0, 1, 2]"` or a list; None if it is empty or something else."""
     if isinstance(raw, str):
         return _known_ranks(raw) if len(raw) <= _MOST_CHARACTERS_CACHED else _listed_ranks(raw)
     if not isinstance(raw, list):
@@ -162,7 +162,7 @@ def _listed_ranks(text_of_list: str) -> tuple[int, ...] | None:
 
 @lru_cache(256)
 def _known_ranks(text_of_list: str) -> tuple[int, ...] | None:
-    """Thousands of ranks list the same members, and each of those lists is long."""
+    """The parsed list, cached: thousands of ranks repeat the same long lists."""
     return _listed_ranks(text_of_list)
 
 

@@ -1,7 +1,7 @@
-"""The entries of a flight record, column by column.
+"""Reads the entries of a flight record into columns.
 
-What entries share (the call with its sizes and types, the call path, the group) is kept once and referred to by
-number: a dump of 2,000 entries has some dozens of each.
+Values that entries share (the call with its sizes and types, the call path, the group) are kept once and referred to by
+number: a dump of 2,000 entries has a few dozen of each.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from ddx_tools.model.errors import UnreadableInput
 
 _MAX_FRAMES = 200
 _MAX_ITEMS = 8_000_000
-"""Sizes and types of all entries of a dump. Lists can be shared: the length of a file is no bound."""
+"""The maximum number of sizes and types in a dump. Lists can be shared, so the file's length is not a bound."""
 _MAX_PATH_FRAMES = 1 << 20
-"""Frames of all different call paths of a dump."""
+"""The maximum number of frames in all distinct call paths of a dump."""
 _MAX_DISTINCT = 1 << 16
-"""Different calls, call paths, … of one dump. Real ones have some dozens, with dynamic shapes some thousands."""
+"""The maximum number of distinct calls, call paths, … in one dump. Real dumps have dozens, with dynamic shapes
+thousands."""
 
 Frame = tuple[str, int, str]
-"""File, line, function."""
+"""(file, line, function)"""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryTraits:
-    """What many entries share, as numbers that index the lists of `EntryColumns`."""
+    """Values that many entries share, as indices into the lists of `EntryColumns`."""
 
     group: int
     call: int
@@ -59,23 +60,23 @@ _NUMBERS = {
     "time_discovered_started_ns": "started_ns",
     "time_discovered_completed_ns": "completed_ns",
 }
-"""Keys whose values are integers of their own in each entry, and their columns."""
+"""Keys with individual integer values in each entry, and their columns."""
 
 TIMES = frozenset({"created_ns", "started_ns", "completed_ns"})
-"""Columns where 0 is unknown."""
+"""Columns in which 0 means unknown."""
 
 UNKNOWN = -(1 << 63)
-"""Stands for an unknown value in the other columns of numbers."""
+"""The marker for an unknown value in the other number columns."""
 
 MOST_MS = 1e18
-"""A duration that is not below it is unknown."""
+"""Durations not below this limit are unknown."""
 
 _SHARED = (
     *("pg_id", "process_group", "state", "retired"),
     *("profiling_name", "input_sizes", "input_dtypes", "output_sizes", "output_dtypes"),
     *("input_split_sizes", "output_split_sizes", "timeout_ms", "is_p2p"),
 )
-"""Keys whose values many entries share."""
+"""Keys with values that many entries share."""
 
 
 @dataclass
@@ -83,36 +84,36 @@ class EntryColumns:
     """All entries, as arrays of equal length."""
 
     numbers: dict[str, array[int]]
-    """64-bit integers: record_id, seq, p2p_seq, op_id, created_ns, started_ns, completed_ns. `TIMES` and `UNKNOWN`
-    say what is unknown."""
+    """64-bit integers: record_id, seq, p2p_seq, op_id, created_ns, started_ns, completed_ns. For unknown values see
+    `TIMES` and `UNKNOWN`."""
     duration_ms: array[float]
-    """Time on the device, where timing was on; NaN and what is not below `MOST_MS` is unknown."""
+    """Time on the device, if timing was on; NaN and values not below `MOST_MS` are unknown."""
     kind: array[int]
-    """Indices of `kinds`, 32 bits each."""
+    """Indices into `kinds`, 32 bits each."""
     site: array[int]
-    """Indices of `sites`, 32 bits each."""
+    """Indices into `sites`, 32 bits each."""
 
     kinds: list[EntryTraits]
     groups: list[GroupName]
     calls: list[RecordedCall]
     sites: list[tuple[Frame, ...]]
-    """Call paths, innermost frame first, as torch writes them; an empty one without frames."""
+    """The call paths, innermost frame first, as torch writes them; empty if there are no frames."""
     progresses: list[RecordedProgress]
 
     def __len__(self) -> int:
         return len(self.kind)
 
     def column(self, name: str) -> list[int | None]:
-        """Values of a column of `numbers`, None where unknown."""
+        """Return a column of `numbers` as a list, with None for unknown values."""
         unknown = _unknown(name)
         return [None if value == unknown else value for value in self.numbers[name]]
 
     def durations(self) -> list[float | None]:
-        """`duration_ms`, None where unknown."""
+        """Return `duration_ms` as a list, with None for unknown values."""
         return [value if abs(value) < MOST_MS else None for value in self.duration_ms]
 
     def record_range(self) -> tuple[int | None, int | None]:
-        """The first and the last record id."""
+        """The first and last record id."""
         numbers = self.numbers["record_id"]
         first = min(numbers, default=UNKNOWN)
         if first == UNKNOWN:
@@ -121,11 +122,11 @@ class EntryColumns:
         return first, max(numbers)
 
     def latest_ns(self) -> int | None:
-        """The latest time that any entry mentions."""
+        """The latest time in any entry."""
         return max((max(self.numbers[name], default=0) for name in TIMES), default=0) or None
 
     def last_call_ns(self) -> int | None:
-        """When the latest operation was called. Ends of older ones may have been noticed later."""
+        """The time of the latest call. Older operations may have been seen to end later."""
         return max(self.numbers["created_ns"], default=0) or None
 
 
@@ -133,17 +134,20 @@ T = TypeVar("T", bound=Hashable)
 
 
 class _Numbered(dict[T, int]):
-    """Numbers distinct values in the order in which they come."""
+    """Numbers distinct values in the order of first use."""
 
     def __missing__(self, value: T) -> int:
         if len(self) == _MAX_DISTINCT:
-            raise UnreadableInput(f"more than {_MAX_DISTINCT} different calls or call paths: no flight record has them")
+            raise UnreadableInput(
+                f"more than {_MAX_DISTINCT} different calls or call paths: no flight record has that many"
+            )
         number = self[value] = len(self)
         return number
 
 
 def read_entries(entries: Sequence[dict[str, Any]]) -> EntryColumns:
-    """Entries of any keys and any types as columns: what cannot be read is unknown. Raises `UnreadableInput`."""
+    """Read entries, whatever their keys and types, into columns; unreadable values are unknown. Raises
+    `UnreadableInput`."""
     values = _columns(entries)
     unknown: list[Any] = [None] * len(entries)
     shared = _Shared()
@@ -163,15 +167,15 @@ def read_entries(entries: Sequence[dict[str, Any]]) -> EntryColumns:
 
 
 def _columns(entries: Sequence[dict[str, Any]]) -> dict[str, Sequence[Any]]:
-    """The values of each key that is read, entry by entry."""
+    """The values of each used key, entry by entry."""
     orders = {*map(tuple, entries)}
-    if len(orders) == 1:  # as recorders write them, unless only some have a duration
+    if len(orders) == 1:  # the usual case, unless only some entries have a duration
         return dict(zip(orders.pop(), zip(*map(dict.values, entries), strict=True), strict=True))
     return {key: [entry.get(key) for entry in entries] for key in (*_NUMBERS, *_SHARED, "duration_ms", "frames")}
 
 
 class _Shared:
-    """What the entries of one dump share, each value once."""
+    """The shared values of one dump's entries, each kept once."""
 
     def __init__(self) -> None:
         self.kinds: _Numbered[EntryTraits] = _Numbered()
@@ -183,24 +187,25 @@ class _Shared:
         self._room_for_paths = Room(_MAX_PATH_FRAMES)
 
     def kinds_of(self, keys: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> Iterator[int]:
-        """The number of the kind of each entry, given its values of some keys of `_SHARED`."""
+        """Yield the kind number of each entry, given its values for some keys of `_SHARED`."""
         known: dict[bytes, int] = {}
         for row in rows:
             try:
-                # Lists cannot be looked up, bytes can; what a row holds twice is written once, whoever refers to it.
+                # Lists cannot be dict keys, but bytes can; a value that a row holds twice is encoded once.
                 written = marshal.dumps(row)
             except ValueError:
-                raise UnreadableInput("a call whose values are nested too deep: no flight record has it") from None
+                raise UnreadableInput("a call whose values are nested too deeply for a flight record") from None
             number = known.get(written)
             if number is None:
                 number = known[written] = self._kind(dict(zip(keys, row, strict=True)))
             yield number
 
     def sites_of(self, paths: Iterable[Any]) -> Iterator[int]:
-        """The number of each call path. All frames must stay alive meanwhile: they are known by identity."""
+        """Yield the number of each call path. All frames must stay alive meanwhile, because they are compared by
+        identity."""
         known: dict[tuple[int, ...], int] = {}
         for frames in paths:
-            # A pickler that shares objects writes each distinct frame once: the objects are the path.
+            # A pickler that shares objects writes each distinct frame once, so the object identities define the path.
             objects = tuple(map(id, frames)) if type(frames) is list else ()
             number = known.get(objects)
             if number is None:
@@ -209,7 +214,9 @@ class _Shared:
 
     def _site(self, path: tuple[Frame, ...]) -> int:
         if path not in self.sites and not self._room_for_paths.for_items(len(path)):
-            raise UnreadableInput(f"call paths of more than {_MAX_PATH_FRAMES} frames: no flight record has them")
+            raise UnreadableInput(
+                f"call paths with more than {_MAX_PATH_FRAMES} frames: no flight record has that many"
+            )
         return self.sites[path]
 
     def _kind(self, raw: dict[str, Any]) -> int:
@@ -223,7 +230,7 @@ _FRAME = itemgetter("filename", "line", "name")
 def _path(frames: list[Any]) -> tuple[Frame, ...]:
     try:
         return tuple(starmap(_known_frame, map(_FRAME, frames)))
-    except (LookupError, TypeError):  # some of them are no frames as torch writes them
+    except (LookupError, TypeError):  # some are not frames in torch's form
         return tuple(_frame(*map(each.get, ("filename", "line", "name"))) for each in frames if type(each) is dict)
 
 
@@ -232,7 +239,7 @@ def _frame(file: Any, line: Any, function: Any) -> Frame:
 
 
 _known_frame = lru_cache(1 << 16, typed=True)(_frame)
-"""Picklers that share no objects write each frame again and again."""
+"""Cached, because picklers that share no objects write each frame many times."""
 
 
 def _unknown(column: str) -> int:

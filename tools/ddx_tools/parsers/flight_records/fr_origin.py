@@ -1,7 +1,7 @@
-"""Whose flight record it is: a dump holds neither rank nor host nor the time it was taken.
+"""Determines which rank a flight record belongs to: a dump has neither rank nor host nor the time it was taken.
 
-The rank agent and `ddx run` say it in a JSON header (see payloads/rank_agent.py: status); for a lone file
-only its name can. What neither says stays None.
+The rank agent and `ddx run` write these to a JSON header (see payloads/rank_agent.py: status); for a lone file, only
+its name can give them. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_RANKS = 1 << 20
 
 @dataclass(frozen=True)
 class GroupMembers:
-    """A process group as its member knows it: global ranks in group order."""
+    """A process group as seen by a member: global ranks in group order."""
 
     name: str
     description: str
@@ -30,10 +30,10 @@ class GroupMembers:
 
 @dataclass(frozen=True)
 class DumpOrigin:
-    """What is known about a dump besides its bytes."""
+    """What is known about a dump, apart from its bytes."""
 
     source: str
-    """Path inside the bundle, or of the file."""
+    """The path in the bundle, or of the file."""
     origin: str
     """`agent` | `file` | `endpoint` | `exception` | `peer-died` | `exit`, as in fr_dumps."""
     rank: int | None = None
@@ -41,20 +41,20 @@ class DumpOrigin:
     world_size: int | None = None
     taken_ns: int | None = None
     written_ns: int | None = None
-    """When the file was last written to: it was taken then or, if the file is a copy, before."""
+    """When the file was last written: the dump was taken then or, if the file is a copy, earlier."""
     only_active: bool | None = None
     attempt: str | None = None
-    """What the files of one attempt share: their directory and the name around the rank."""
+    """The part that files of one attempt share: their directory, and the name around the rank."""
     groups: tuple[GroupMembers, ...] = field(default=())
 
 
 def is_header(value: Any) -> bool:
-    """Whether a JSON value is the header of a rank's record (and not a record itself)."""
+    """Return whether a JSON value is the header of a rank's record, not a record itself."""
     return isinstance(value, Mapping) and "rank" in value and isinstance(value.get("groups"), list)
 
 
 def origin_of_header(header: Mapping[str, Any], source: str, origin: str = "agent") -> DumpOrigin:
-    """What a header says of the records behind it. Fields of a wrong type count as not said."""
+    """Return the origin that a header gives for its records. Fields of a wrong type count as missing."""
     groups = header.get("groups")
     members = [_members(group) for group in groups[:_MAX_GROUPS]] if isinstance(groups, list) else []
     host = header.get("host")
@@ -81,41 +81,41 @@ def _members(raw: Any) -> GroupMembers | None:
     )
 
 
-# --- where the names of somebody's dumps hold the rank, and perhaps the host: a pattern that a person gives
-# Names come from anywhere, and a pattern of `re` can take for ever on a name made for it. So RE2 (of Arrow) matches,
-# in time linear in the name; `re` only tells which groups a pattern has.
+# --- user-given patterns that find the rank, and perhaps the host, in dump file names
+# Names are untrusted, and an `re` pattern can take for ever on a hostile name. So Arrow's RE2 does the matching, in
+# time linear in the name; `re` only finds a pattern's groups.
 
 _MOST_PATTERN = 500
 _MOST_NAME = 4096
 _OPENINGS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?!\?)")
-"""The groups without a name, and what only looks like one: escaped, or in a set of characters."""
+"""Unnamed groups, and what only looks like one: escaped, or in a character class."""
 _EXAMPLE = r"For example: --rank-pattern 'trace_r(\d+)', or '(?P<host>[^/]+)/r(?P<rank>\d+)$' over the whole path."
 
 
 @dataclass(frozen=True)
 class RankPattern:
-    """A pattern that was looked through: one group for the rank, or groups called `rank` and `host`."""
+    """A checked pattern: one group for the rank, or groups named `rank` and `host`."""
 
     expression: str
-    """For RE2, every group named."""
+    """The pattern for RE2, with every group named."""
     whole_path: bool
-    """It names a folder, so it sees the path; else it sees the name of the file."""
+    """Whether it contains a folder and so is matched against the path; otherwise against the file name."""
 
     @classmethod
     def parse(cls, text: str) -> RankPattern:
-        """Raises UsageError if the text is no such pattern."""
+        """Check a pattern and return it. Raises UsageError if it is not valid."""
         if len(text) > _MOST_PATTERN:
             raise UsageError(f"--rank-pattern has {len(text)} characters, more than {_MOST_PATTERN}", _EXAMPLE)
         expression, groups = _with_named_groups(text)
         if "rank" not in groups or set(groups) - {"rank", "host"}:
             named = ", ".join(sorted(groups)) or "no group"
-            raise UsageError(f"--rank-pattern {text!r} has {named}: it needs a group that holds the rank", _EXAMPLE)
+            raise UsageError(f"--rank-pattern {text!r} has {named}: it needs a group around the rank", _EXAMPLE)
         pattern = cls(expression, "/" in text)
         pattern.facts("nccl_trace_rank_0")
         return pattern
 
     def facts(self, path: str) -> NameFacts:
-        """What the pattern finds in a path; files of one folder count as one attempt. Raises UsageError."""
+        """Return what the pattern finds in a path; files in one folder count as one attempt. Raises UsageError."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -131,11 +131,11 @@ class RankPattern:
 
 
 def _with_named_groups(text: str) -> tuple[str, list[str]]:
-    """The pattern with a name for its only group if that has none, and the names of its groups."""
+    """The pattern, with a name for its only group if that has none, and the names of its groups."""
     try:
         compiled = re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise UsageError(f"--rank-pattern {text!r} is no regular expression: {str(error)[:200]}", _EXAMPLE) from None
+        raise UsageError(f"--rank-pattern {text!r} is not a regular expression: {str(error)[:200]}", _EXAMPLE) from None
     if compiled.groups == 1 and not compiled.groupindex:
         return _OPENINGS.sub(lambda found: "(?P<rank>" if found[0] == "(" else found[0], text), ["rank"]
     if compiled.groups > len(compiled.groupindex):
@@ -147,5 +147,5 @@ def _with_named_groups(text: str) -> tuple[str, list[str]]:
 
 
 def _valid(name: str) -> str:
-    """File names may hold bytes that are no text."""
+    """A file name as valid UTF-8: names may contain bytes that are not text."""
     return name.encode("utf-8", "replace").decode()

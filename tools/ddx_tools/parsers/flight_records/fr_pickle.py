@@ -1,9 +1,8 @@
-"""Pickled flight records, unpickled as plain data: lists, tuples, dictionaries, texts and numbers.
+"""Unpickles flight records as plain data: lists, tuples, dictionaries, texts and numbers.
 
-A pickle is a program. Python's own unpickler runs it, in C, and whatever it wants to look up by name is refused: all
-that a pickle can call begins with that. But a tuple that is nested a million times ends the process when it is hashed,
-and tuples of shared tuples take for ever. So unpickle what somebody else wrote in a process that may be lost
-(flight_records/workers.py).
+A pickle is a program. Python's own unpickler runs it, in C, and every look-up by name is rejected: any call that a
+pickle can make starts with one. But hashing a tuple nested a million times crashes the process, and tuples of shared
+tuples take for ever. So unpickle foreign data in a separate process that may crash (flight_records/workers.py).
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.files.names import shown
 
 MAX_BYTES = 64 << 20
-"""Largest pickle that is read. 2,000 entries with 20 frames each are under 1 MiB."""
+"""The largest pickle that is read. 2,000 entries with 20 frames each take under 1 MiB."""
 
 _MOST_ODD_TEXTS = 20
 
 
 def load(data: bytes, max_bytes: int | None = None) -> Any:
-    """The value of a pickle of plain data, of protocol 2 to 5, as torch's pickler or Python's writes it.
+    """Return the value of a plain-data pickle, protocol 2 to 5, written by torch's or Python's pickler.
 
-    Raises `UnreadableInput` for anything else. Calls nothing and imports nothing, whatever the pickle holds.
+    Raises `UnreadableInput` for anything else. Calls nothing and imports nothing, whatever the pickle contains.
     """
     most = MAX_BYTES if max_bytes is None else max_bytes
     if len(data) > most:
-        raise UnreadableInput(f"a pickle of {len(data)} bytes is larger than the {most} that are read")
+        raise UnreadableInput(f"a pickle of {len(data)} bytes is larger than the limit of {most}")
     if data[:1] != b"\x80":
         raise UnreadableInput("not a pickle of protocol 2 or later")
-    # Of a cached extension `find_class` would not be asked.
+    # For a cached extension, `find_class` would not be called.
     copyreg.clear_extension_cache()
     for _ in range(_MOST_ODD_TEXTS):
         try:
-            # The unpickler asks a stream that cannot be peeked into for each opcode.
+            # Without `peek`, the unpickler would read the stream for each opcode.
             return _PlainData(io.BufferedReader(io.BytesIO(data))).load()
         except UnicodeDecodeError as error:
             data = _without_odd_bytes(data, error.object)
@@ -47,7 +46,7 @@ def load(data: bytes, max_bytes: int | None = None) -> Any:
                 ) from None
             raise _unreadable(error) from None
         except MemoryError:
-            raise UnreadableInput("not read: it asks for more memory than there is") from None
+            raise UnreadableInput("not read: it requests more memory than available") from None
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise _unreadable(error) from None
     raise UnreadableInput(f"not a readable pickle: more than {_MOST_ODD_TEXTS} texts are not UTF-8")
@@ -58,13 +57,13 @@ class _PlainData(pickle.Unpickler):
         _refuse(f"{module}.{name}")
 
     def persistent_load(self, pid: Any) -> NoReturn:
-        _refuse("an object outside of the pickle")
+        _refuse("an object outside the pickle")
 
 
 def _refuse(what: str) -> NoReturn:
     raise UnreadableInput(
         f"refused: it asks for {shown(what, 200)}, which may run code",
-        "Nothing of it was run. A flight record holds plain data: this is another file, or a hostile one.",
+        "None of it was run. A flight record contains plain data: this is a different file, or a hostile one.",
     )
 
 
@@ -73,6 +72,6 @@ def _unreadable(error: Exception) -> UnreadableInput:
 
 
 def _without_odd_bytes(data: bytes, text: bytes) -> bytes:
-    """The pickle with `?` for what is no ASCII in a text, such as the name of a file in another encoding."""
+    """The pickle with `?` for non-ASCII bytes in a text, such as a file name in another encoding."""
     size = len(text).to_bytes(4, "little")
     return data.replace(size + text, size + bytes(byte if byte < 0x80 else 0x3F for byte in text))

@@ -1,1 +1,1 @@
-"""What a job was started with: environments, scripts, settings."""
+"""Parsers of how a job was started: environments, scripts, settings."""

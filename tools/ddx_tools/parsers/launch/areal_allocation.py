@@ -1,7 +1,8 @@
-"""AReaL's allocation strings: `fsdp:d4t2`, `megatron:(attn:d4p2t2c2|ffn:d2p2t4e2)`, `sglang:d4t2+fsdp[actor]:d8`.
+"""Parses AReaL's allocation strings: `fsdp:d4t2`, `megatron:(attn:d4p2t2c2|ffn:d2p2t4e2)`,
+`sglang:d4t2+fsdp[actor]:d8`.
 
-Source: areal/api/alloc_mode.py of AReaL 1.0.4. Strings without a backend (`d4p2`), which older releases took, mean
-Megatron where they have pipeline or expert parallelism, else FSDP.
+Source: areal/api/alloc_mode.py of AReaL 1.0.4. Strings without a backend (`d4p2`), accepted by older releases, mean
+Megatron if they have pipeline or expert parallelism, else FSDP.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ class Allocation:
     name: str = ""
     sizes: dict[str, int] = field(default_factory=dict)
     expert_sizes: dict[str, int] | None = None
-    """Of the feed-forward part, where it has sizes of its own."""
+    """The sizes of the feed-forward part, if it has its own."""
 
     @property
     def degrees(self) -> dict[str, int]:
-        """Degrees as the backend's engine names them. Experts have tensor parallelism only if the string gives it."""
+        """The degrees, as the backend's engine names them. Experts have tensor parallelism only if the string gives
+        it."""
         sizes = {letter: self.sizes.get(letter, 1) for letter in "dtpce"}
         ffn = self.expert_sizes or {}
         if self.backend == "fsdp":
@@ -57,7 +59,7 @@ class Allocation:
 
 
 def parse_allocations(text: str) -> list[Allocation]:
-    """The engines of one string. Raises `UnreadableInput` for what is none."""
+    """Return the engines of one allocation string. Raises `UnreadableInput` for anything else."""
     packed = re.sub(r"\s+", "", text)
     found = []
     for part in packed.split("+"):
@@ -70,7 +72,7 @@ def parse_allocations(text: str) -> list[Allocation]:
         for piece in part.split("|"):
             plain = _PLAIN.fullmatch(piece)
             if plain is None:
-                raise UnreadableInput(f"{piece[:100]!r} is no allocation of AReaL", HELP)
+                raise UnreadableInput(f"{piece[:100]!r} is not an AReaL allocation", HELP)
             sizes = _sizes(plain["dims"], piece)
             backend = plain["backend"] or ("megatron" if sizes.keys() & {"p", "e"} else "fsdp")
             if backend == "fsdp" and max(sizes.get("p", 1), sizes.get("e", 1)) > 1:
@@ -80,9 +82,9 @@ def parse_allocations(text: str) -> list[Allocation]:
 
 
 def find_allocations(text: str) -> Iterator[tuple[Allocation, int]]:
-    """Engines that train, with their lines, of `allocation_mode` or `backend` settings in a file or a command.
+    """Yield the training engines, with their lines, in `allocation_mode` or `backend` settings of a file or command.
 
-    Without a name in the string, an engine is called after the section that its setting stands in.
+    If the string has no name, the engine is named after the section of its setting.
     """
     if "allocation_mode" not in text and "backend" not in text:
         return
@@ -108,7 +110,7 @@ def _sizes(text: str, part: str) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Claimed:
-    """What a whole `allocation_mode` takes, beside the cluster that the same configuration sets."""
+    """The GPUs that a whole `allocation_mode` takes, and the cluster in the same configuration."""
 
     text: str
     line: int
@@ -123,9 +125,9 @@ _GPUS = re.compile(r"(?<![\w.])(?:cluster\.)?n_gpus_per_node\s*[:=]\s*(\d{1,4})(
 
 
 def claimed(text: str) -> Claimed | None:
-    """The size of an allocation and of its cluster, where a file or a command sets both once; None if it does not.
+    """Return the sizes of an allocation and its cluster, if a file or command sets each exactly once; else None.
 
-    Engines behind `+` have GPUs of their own, those behind `|` share them; experts are spread over the others' GPUs.
+    Engines after `+` have their own GPUs, those after `|` share GPUs; experts are spread over the GPUs of the others.
     """
     modes = [*_MODE.finditer(text)]
     hosts, gpus = ({int(number) for number in known.findall(text)} for known in (_HOSTS, _GPUS))

@@ -1,6 +1,6 @@
-"""Environments as text: what `env`, `printenv` and `/proc/<pid>/environ` print, and what containers declare.
+"""Reads environments from text: output of `env`, `printenv` and `/proc/<pid>/environ`, and container declarations.
 
-    NAME=value                          env, printenv, .env and --env-file files; also behind "node1: " (pdsh, clush),
+    NAME=value                          env, printenv, .env and --env-file files; also after "node1: " (pdsh, clush),
                                         "3: " (srun --label) and "[1,3]<stdout>:" (mpirun --tag-output)
     NAME=value\\0NAME=value\\0            /proc/<pid>/environ (proc(5))
     {"NAME": "value"}                   JSON of `os.environ`, jc, …
@@ -9,7 +9,7 @@
     environment: {NAME: value}          Compose; also a list of NAME=value
     ENV NAME=value                      Dockerfile
 
-Pure: bytes in, listings out. A value that the text does not hold (`valueFrom`, `NAME` alone) is None.
+Pure: bytes in, listings out. A value that the text does not contain (`valueFrom`, `NAME` by itself) is None.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VALUE_CHARS = 4_000
 
 @dataclass(frozen=True)
 class ListedValue:
-    """One variable; `line` is 1-based, None where the format has no lines."""
+    """One variable; `line` counts from 1, and is None if the format has no lines."""
 
     name: str
     value: str | None
@@ -44,23 +44,23 @@ class ListedValue:
 
 @dataclass
 class Listing:
-    """The environment of one process or container, as far as the text has it."""
+    """The environment of one process or container, as far as the text shows it."""
 
     label: str = ""
-    """Whose it is, if the text says it: a host, a task, a container."""
+    """The host, task or container it belongs to, if the text names it."""
     values: list[ListedValue] = field(default_factory=list)
     declared: bool = False
-    """It was written to be set (a manifest), and is no look at a process."""
+    """Whether it is a declaration (a manifest), not the output of a process."""
 
     @property
     def is_whole(self) -> bool:
-        """It has what every process has: what is not in it is not set."""
+        """Whether it has the variables of every process, so that a missing variable is unset."""
         names = {value.name for value in self.values}
         return not self.declared and "PATH" in names and len(names & {"HOME", "PWD", "USER", "SHLVL", "HOSTNAME"}) >= 2
 
 
 def read_listings(data: bytes) -> list[Listing]:
-    """The environments in a file, empty if it holds none. Any bytes will do."""
+    """Return the environments in a file; empty if there are none. Accepts any bytes."""
     if b"\0" in data:
         return _of_environ(data)
     text = data.decode("utf-8", "replace")
@@ -76,7 +76,7 @@ def read_listings(data: bytes) -> list[Listing]:
 
 
 def share_of_assignments(text: str) -> float:
-    """Which part of the lines that are not empty or comments reads NAME=value."""
+    """Return the share of non-empty, non-comment lines of the form NAME=value."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return sum(1 for line in lines if _LINE.match(line)) / len(lines) if lines else 0.0
 
@@ -138,7 +138,7 @@ def _with_line(value: ListedValue, text: str) -> ListedValue:
 
 
 def _environments(tree: Any) -> Iterator[tuple[str, list[ListedValue]]]:
-    """What stands below keys that declare an environment, with the name of what it is of."""
+    """The variables under keys that declare an environment, with the name of the container or service."""
     waiting: list[tuple[Any, str, int]] = [(tree, "", 0)]
     for _ in range(_MOST_NODES):
         if not waiting:
@@ -165,7 +165,7 @@ _STRUCTURE = frozenset(
 
 
 def _pairs(node: Any) -> list[ListedValue]:
-    """Variables in any of the forms."""
+    """The variables of a node, in any of the forms."""
     if isinstance(node, dict):
         if not all(isinstance(key, str) and _NAME.fullmatch(key) for key in node):
             return []

@@ -1,7 +1,7 @@
-"""A file from the user, as rows: environments, commands and versions, if it has any.
+"""Reads environments, launch commands and versions from a user's file, if it has any.
 
-Content decides what a file is; names help where content could be either. Of a log or of notes only whole launch
-commands are taken: a variable that is merely mentioned was not set ("works with NCCL_P2P_DISABLE=1").
+Content decides what a file is; names help if the content is ambiguous. From logs and notes, only whole launch commands
+are taken: a variable that is merely mentioned ("works with NCCL_P2P_DISABLE=1") was not set.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _IN_TEXT = (
     (re.compile(rf"(?:{_STARTERS}) "), _EMBEDDED),
     (re.compile(r"--[\w.-]{0,60}(?:parallel|dp_|tp|pp|cp)"), _PARALLEL),
 )
-"""Commands in text, each with what it cannot do without: most texts lack that, and it is found much faster."""
+"""Commands in text, each with a necessary part that is much faster to search for and missing from most texts."""
 _COMMAND_CHARS = 4_000
 _MOST_EMBEDDED = 50
 _MOST_LOOKED_AT = 500
@@ -53,7 +53,7 @@ _MOST_LOOKED_AT = 500
 
 @dataclass
 class Found:
-    """What one file holds."""
+    """The environments and versions found in one file."""
 
     environments: list[FoundEnvironment] = field(default_factory=list)
     versions: list[VersionSeen] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Found:
 
 @dataclass
 class FoundEnvironment:
-    """One environment of a file; lines are 1-based."""
+    """One environment in a file; lines count from 1."""
 
     kind: str
     label: str = ""
@@ -88,9 +88,9 @@ class FoundLaunch:
     certain: bool
 
 
-@lru_cache(maxsize=16)  # who asks for launches and who asks for meshes ask one after the other
+@lru_cache(maxsize=16)  # the readers of launches and of meshes call it in turn
 def read_file(path: str, data: bytes) -> Found:
-    """What a file says of environments and launches. Any bytes will do; a file of another kind gives nothing."""
+    """Return the environments and launches in a file. Accepts any bytes; other kinds of files give an empty result."""
     if b"\0" not in data:
         text = data.decode("utf-8", "replace")
         if _is_script(path, text):
@@ -114,12 +114,12 @@ def _nonempty(found: Iterator[FoundEnvironment] | list[FoundEnvironment]) -> lis
 def _is_script(path: str, text: str) -> bool:
     if _SHEBANG.match(text) or _BATCH.search(text):
         return True
-    # `export -p` and files to be sourced are scripts, too; most of their lines are assignments or commands.
+    # `export -p` and files to be sourced are scripts too; most of their lines are assignments or commands.
     return bool(_SCRIPT_NAME.search(path) or _EXPORT.search(text)) and not _reads_like_a_log(text)
 
 
 def _reads_like_a_log(text: str) -> bool:
-    """Lines that no script has: stamps, levels, progress bars, tracebacks at their beginning."""
+    """Whether a text has lines that no script has: starting with stamps, levels, progress bars or tracebacks."""
     lines = [line for line in text.splitlines() if line.strip()][:400]
     odd = sum(1 for line in lines if _LOG_LINE.match(line))
     return odd > 0.2 * len(lines)
@@ -141,7 +141,7 @@ def _of_listing(listing: Listing) -> FoundEnvironment:
     found = FoundEnvironment("manifest" if listing.declared else "listing", listing.label, listing.is_whole)
     if not listing.declared:
         said = {value.name: value.value for value in listing.values}
-        # A label was put there by what asked several hosts or tasks at once.
+        # The label comes from a tool that queried several hosts or tasks at once.
         of_host = listing.label if listing.label and not listing.label.startswith("task ") else None
         found.host = of_host or said.get("SLURMD_NODENAME") or said.get("HOSTNAME")
         rank = said.get("RANK") or ""
@@ -193,7 +193,8 @@ def _add_command(found: FoundEnvironment, command: Command) -> None:
 
 
 def _set_there(command: Command) -> Iterator[Value]:
-    """`srun bash -c 'export NAME=…; torchrun …'`. Between double quotes the script's own shell has set it before."""
+    """Variables set in `srun bash -c 'export NAME=…; torchrun …'`. In double quotes, the script's own shell expands
+    them earlier."""
     for flag, inner in itertools.pairwise(command.words):
         if re.fullmatch(r"-[a-z]*c", flag) and HOLE not in inner:
             script = read_script(inner, command.line)
@@ -204,7 +205,7 @@ def _set_there(command: Command) -> Iterator[Value]:
 
 
 def _limits(command: Command) -> list[CommandLayer]:
-    """`ulimit -l unlimited`, `ulimit -Sn 65536`."""
+    """The limits set by `ulimit -l unlimited`, `ulimit -Sn 65536`."""
     if command.words[0] != "ulimit" or len(command.words) < 2 or not is_known(command.words[1]):
         return []
     letter = command.words[1].lstrip("-").strip("SH")
@@ -222,7 +223,8 @@ _HANDING = {
 
 
 def _handed_over(layer: CommandLayer, command: Command) -> Iterator[Value]:
-    """`docker -e NAME=value`, `mpirun -x NAME=value`, `-genv NAME value`, `srun --export=ALL,NAME=value`."""
+    """Variables passed by `docker -e NAME=value`, `mpirun -x NAME=value`, `-genv NAME value`, `srun
+    --export=ALL,NAME=value`."""
     for option in layer.options:
         if option.name not in _HANDING.get(layer.tool, ()):
             continue
@@ -236,9 +238,9 @@ def _handed_over(layer: CommandLayer, command: Command) -> Iterator[Value]:
 
 
 def _of_text(text: str) -> FoundEnvironment:
-    """Launch commands that stand in a log or in notes, each with the lines that it goes on over."""
+    """The launch commands in a log or in notes, each with its continuation lines."""
     found = FoundEnvironment("text")
-    joined = text.replace("\\\n", " \v")  # as long as before: places stay what they were
+    joined = text.replace("\\\n", " \v")  # same length, so positions stay valid
     seen: set[int] = set()
     for pattern in [pattern for needed, pattern in _IN_TEXT if needed.search(joined)]:
         for match in itertools.islice(pattern.finditer(joined), _MOST_LOOKED_AT):
@@ -254,7 +256,7 @@ def _of_text(text: str) -> FoundEnvironment:
 
 
 def _is_meant_as_command(command: Command) -> bool:
-    """Prose names programs, too: a command has options or starts a file."""
+    """Whether the words are a command: it has options or starts a file. Prose also names programs."""
     words = [shown(word) for word in command.words[1:]]
     return any(re.match(r"--?[A-Za-z]", word) or re.search(r"\.(?:py|sh)$", word) for word in words) and all(
         map(is_known, command.words[:1])
@@ -269,7 +271,7 @@ _MOST_CHARS = 64_000
 
 
 def accelerate_layer(text: str) -> CommandLayer | None:
-    """The options that such a file stands for; None for any other file."""
+    """Return the options in the configuration file of `accelerate launch`; None for any other file."""
     if not _NAMED.search(text) or "num_processes" not in text or len(text) > _MOST_CHARS:
         return None
     tree = load_foreign_yaml(text)

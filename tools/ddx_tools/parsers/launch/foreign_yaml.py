@@ -1,4 +1,4 @@
-"""YAML from the user, read so that it can do no harm: bounded, and refused where building it would explode."""
+"""Reads a user's YAML safely: bounded, and rejected if building it would explode."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 _MOST_CHARS = 256_000
 _MOST_DEPTH = 60
 _MOST_MERGED = 12
-"""Aliases in a text with merge keys: twelve multiply a mapping by 81 at most (four merges of three)."""
+"""The maximum number of aliases in a text with merge keys: twelve multiply a mapping by at most 81 (four merges of
+three)."""
 
 
 def load_foreign_yaml(text: str) -> Any:
-    """The plain data of the one document in a text; None for anything else, and for what is refused."""
+    """Return the plain data of the only document in a text; None for anything else, and for rejected text."""
     documents = load_foreign_documents(text)
     return documents[0] if len(documents) == 1 else None
 
 
 def load_foreign_documents(text: str) -> list[Any]:
-    """The plain data of each document; none for what is no YAML or is refused.
+    """Return the plain data of each document; empty for text that is not YAML or is rejected.
 
-    Refused are deep nesting (libyaml builds nodes recursively, and a few thousand brackets overflow its stack) and
-    many aliases beside merge keys (`<<`), which can double a mapping with every line. Without merge keys an alias only
-    shares what it names.
+    Rejected are deep nesting (libyaml builds nodes recursively, and a few thousand brackets overflow its stack) and
+    many aliases together with merge keys (`<<`), which can double a mapping with every line. Without merge keys, an
+    alias only shares its target.
     """
     if len(text) > _MOST_CHARS:
         return []
@@ -32,7 +33,7 @@ def load_foreign_documents(text: str) -> list[Any]:
     try:
         return list(yaml.load_all(text, Loader=loader)) if _is_harmless(yaml.parse(text, Loader=loader)) else []
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError, TypeError, AttributeError, KeyError):
-        # PyYAML's constructors let some errors of Python through: unhashable keys, dates that are none.
+        # PyYAML's constructors let some Python errors through: unhashable keys, invalid dates.
         return []
 
 

@@ -1,8 +1,8 @@
-"""What the files of frameworks say of the mesh and of the model that it has to divide.
+"""Reads mesh settings and model sizes from the files of frameworks.
 
 DeepSpeed 0.19 (`deepspeed/__init__.py`, `runtime/config.py`), a model's `config.json` (transformers 4 and 5), the TOML
-file of a torchtitan job (0.1 to 0.2.2, config/job_config.py; 0.3 has Python in its place), Megatron-LM's arguments
-wherever they stand (core 0.16 training/arguments.py; the degrees among them are read with every other command line).
+file of a torchtitan job (0.1 to 0.2.2, config/job_config.py; 0.3 uses Python instead), Megatron-LM's arguments anywhere
+in a text (core 0.16 training/arguments.py; the degrees among them are read like those of every other command line).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MODEL = {
     "n_routed_experts": "experts",
 }
 _PARTS = ("text_config", "llm_config", "language_config")
-"""Where models of several parts keep the language model's numbers."""
+"""Sections where multi-part models keep the language model's numbers."""
 _TORCHTITAN = {
     "data_parallel_replicate_degree": "dp_replicate",
     "data_parallel_shard_degree": "dp_shard",
@@ -41,7 +41,7 @@ _TORCHTITAN = {
     "expert_tensor_parallel_degree": "etp",
 }
 _TORCHTITAN_SECTIONS = ("parallelism", "training", "experimental")
-"""The last two are where releases before 0.1 had their degrees."""
+"""Releases before 0.1 had their degrees in the last two."""
 _MEGATRON = {
     "num-attention-heads": "heads",
     "num-query-groups": "kv_heads",
@@ -62,19 +62,19 @@ def _tree(load: Callable[[str], Any], text: str, mark: str) -> dict[str, Any]:
 
 
 def deepspeed_settings(text: str) -> list[MeshSetting]:
-    """The degrees of such a file; nothing for any other file."""
+    """Return the parallel degrees in a DeepSpeed configuration; empty for any other file."""
     tree = _tree(json.loads, text, "{")
     if not _DEEPSPEED_MARKS & tree.keys():
         return []
     found = settings_of(tree, {"sequence_parallel_size": "sp", "data_parallel_size": "dp"}, text)
     found += settings_of(nested(tree, ["tensor_parallel"]), {"autotp_size": "tp"}, text)
     found += settings_of(nested(tree, ["zero_optimization"]), {"zero_hpz_partition_size": "hpz"}, text)
-    # 0 switches tensor parallelism off; one rank has it all.
+    # 0 turns tensor parallelism off: one rank has everything.
     return [one for one in found if not (one.value == 0 and one.name in ("tp", "hpz"))]
 
 
 def model_settings(text: str) -> list[MeshSetting]:
-    """Heads, layers and experts; nothing for any other file."""
+    """Return heads, layers and experts from a model's `config.json`; empty for any other file."""
     tree = _tree(json.loads, text, '"num_attention_heads"')
     for section in (tree, *map(tree.get, _PARTS)):
         found = settings_of(section, _MODEL, text)
@@ -84,7 +84,7 @@ def model_settings(text: str) -> list[MeshSetting]:
 
 
 def torchtitan_settings(text: str) -> list[MeshSetting]:
-    """The degrees and the sequence length; nothing for any other file."""
+    """Return the degrees and the sequence length from a torchtitan TOML file; empty for any other file."""
     tree = _tree(tomllib.loads, text, "_parallel")
     degrees: dict[str, MeshSetting] = {}
     for section in _TORCHTITAN_SECTIONS:
@@ -94,7 +94,7 @@ def torchtitan_settings(text: str) -> list[MeshSetting]:
 
 
 def megatron_model(text: str) -> list[MeshSetting]:
-    """What of the model a text sets; what it sets twice, differently, is not known."""
+    """Return the model sizes in Megatron arguments in a text; a size set to two different values is unknown."""
     found: dict[str, list[MeshSetting]] = {}
     for match in _OPTION.finditer(text):
         name = _MEGATRON[match["name"]]
@@ -104,7 +104,7 @@ def megatron_model(text: str) -> list[MeshSetting]:
 
 
 def stages_vary_before_replicas(text: str) -> bool:
-    """Whether Megatron's ranks are numbered through pipeline stages before data parallel replicas."""
+    """Return whether Megatron numbers its ranks through pipeline stages before data-parallel replicas."""
     return bool(_ORDER.search(text))
 
 
@@ -120,7 +120,7 @@ _NOT_SHARDED = ("NO_SHARD", "3")
 
 
 def accelerate_settings(text: str) -> list[MeshSetting]:
-    """Degrees and number of processes of such a file; nothing for any other."""
+    """Return the degrees and the number of processes from an `accelerate config` file; empty for any other file."""
     if "distributed_type" not in text or "num_processes" not in text:
         return []
     tree = load_foreign_yaml(text)
@@ -136,7 +136,7 @@ def accelerate_settings(text: str) -> list[MeshSetting]:
 
 
 def _of_fsdp(tree: dict[str, Any], world: int | None, hosts: int | None, text: str) -> list[MeshSetting]:
-    """What FSDP itself makes of the ranks, if nothing else divides them."""
+    """The degrees that FSDP's strategy implies, if nothing else divides the ranks."""
     if tree["distributed_type"] != "FSDP" or not world:
         return []
     key = "fsdp_sharding_strategy"

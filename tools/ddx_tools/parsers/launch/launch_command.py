@@ -1,7 +1,7 @@
-"""What a command line starts: `srun … torchrun … train.py …` as layers, outermost first.
+"""Splits a command line such as `srun … torchrun … train.py …` into layers, outermost first.
 
-What programs and options there are stands in `knowledge/env_vars/launch_tools.yaml`. Words with holes
-(`ddx_tools.parsers.launch.shell_words`) are values that nobody knows.
+`knowledge/env_vars/launch_tools.yaml` lists the programs and options. Words with holes
+(`ddx_tools.parsers.launch.shell_words`) are unknown values.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ _DEGREE_WORD = re.compile(r"(?:\+{1,2}|--?)?([A-Za-z_][\w.-]{0,100}?)(?:=(.*))?"
 
 @dataclass(frozen=True)
 class CommandOption:
-    """An option of a tool: its long name with `_` for `-`; None for a flag or a value that is not known."""
+    """An option of a tool: its long name with `_` for `-`. The value is None for a flag or if unknown."""
 
     name: str
     value: str | None
     shown: str
-    """As the command line has it."""
+    """The option as written on the command line."""
 
 
 @dataclass
 class CommandLayer:
-    """One program of a command line, with the options that are its own."""
+    """One program of a command line, with its own options."""
 
     tool: str
-    """A tool of the knowledge file, or `program` for what is started in the end."""
+    """A tool of the knowledge file, or `program` for the innermost program."""
     options: list[CommandOption] = field(default_factory=list)
     program: str = ""
-    """For `program`: what it is called. For a container: the image."""
+    """The name of the innermost program, or the image of a container."""
 
 
 def layers_of(words: Sequence[str]) -> list[CommandLayer]:
-    """The layers of a command; empty if it starts nothing that is known here and has no degree of parallelism."""
+    """Return the layers of a command; empty if it has neither a known launcher nor a degree of parallelism."""
     layers: list[CommandLayer] = []
     rest = list(words)
     while rest and len(layers) < _MOST_LAYERS:
@@ -59,7 +59,7 @@ def layers_of(words: Sequence[str]) -> list[CommandLayer]:
 
 
 def _inside(text: str) -> list[CommandLayer]:
-    """The layers of the first command in `bash -c "…"` that starts something."""
+    """The layers of the first launch command in `bash -c "…"`."""
     from ddx_tools.parsers.launch.shell_script import read_script
 
     for command in read_script(text).commands[:50]:
@@ -91,12 +91,12 @@ def _behind_wrappers(rest: list[str]) -> list[str]:
 
 
 def _tool(rest: Sequence[str]) -> tuple[LaunchTool | None, int]:
-    """The tool that a command begins with, and how many words name it."""
+    """The tool at the beginning of a command, and how many words name it."""
     if not rest:
         return None, 0
     name, module, size = rest[0].rpartition("/")[2], "", 1
     if re.match(launch_knowledge().python, name):
-        # `python -u -m torch.distributed.run`, and what a process table shows: `python /usr/bin/torchrun`
+        # `python -u -m torch.distributed.run` and, in process tables, `python /usr/bin/torchrun`
         size = next((place + 1 for place, word in enumerate(rest[1:8], 1) if not word.startswith("-")), 0)
         if not size:
             return None, 0
@@ -148,7 +148,7 @@ def _option(tool: LaunchTool, word: str, rest: Sequence[str]) -> tuple[CommandOp
 
 
 def _program(rest: Sequence[str]) -> CommandLayer | None:
-    """What is started in the end: its name, and the degrees of parallelism among its arguments."""
+    """The innermost program: its name, and the degrees of parallelism among its arguments."""
     words = list(rest)
     while words and (re.match(launch_knowledge().python, words[0].rpartition("/")[2]) or words[0].startswith("-")):
         words = words[1:]
@@ -169,8 +169,8 @@ def _degree_options(words: Sequence[str]) -> Iterator[CommandOption]:
             yield CommandOption(found[1], value if is_known(value) else None, shown(f"{word} {value}"))
 
 
-# --- what the agent of a host (torchrun) was told about the other hosts: how many there are, and where they meet
-# Options and their defaults: torch 2.13, distributed/run.py; each may come as a variable PET_<OPTION> instead.
+# --- what a host's agent (torchrun) is told about the other hosts: their number and the rendezvous endpoint
+# Options and their defaults: torch 2.13, distributed/run.py; each may be set with a variable PET_<OPTION> instead.
 
 _SPAN = re.compile(r"([0-9]{1,5})(?::[0-9]{1,5})?")
 _MEETING_LIMIT = re.compile(r"(?:^|,)(?:join_)?timeout=([0-9]{1,6})(?:,|$)")
@@ -180,18 +180,18 @@ _DEFAULT_ADDRESS, _DEFAULT_PORT = "127.0.0.1", "29500"
 
 @dataclass(frozen=True)
 class Meeting:
-    """A rendezvous of agents, as one of them was told about it."""
+    """A rendezvous of agents, from the command of one of them."""
 
     nodes: int
-    """Agents that have to come before any of them starts a rank: the smaller number of `--nnodes=1:4`."""
+    """The number of agents that must join before any starts a rank: the smaller number of `--nnodes=1:4`."""
     endpoint: str | None
-    """Address and port; None if the command does not say it."""
+    """Address and port; None if the command does not name them."""
     timeout_s: float | None = None
-    """How long an agent waits for the others, if the command says so (`--rdzv-conf timeout=…`)."""
+    """How long an agent waits for the others, if the command sets it (`--rdzv-conf timeout=…`)."""
 
 
 def meeting_of(words: Sequence[str], env: Mapping[str, str]) -> Meeting | None:
-    """The rendezvous of a torchrun command in its environment; None for another command or for one host alone."""
+    """Return the rendezvous of a torchrun command in its environment; None for other commands and for a single host."""
     layer = next((layer for layer in layers_of(words) if layer.tool == "torchrun"), None)
     if layer is None:
         return None
@@ -204,7 +204,7 @@ def meeting_of(words: Sequence[str], env: Mapping[str, str]) -> Meeting | None:
     if span is None or int(span[1]) < 2 or "standalone" in told or "PET_STANDALONE" in env:
         return None
     if (said("rdzv_backend") or "static") == "static" and not said("rdzv_endpoint"):
-        # The static rendezvous meets at the master.
+        # The static rendezvous uses the master's address.
         endpoint = f"{said('master_addr') or _DEFAULT_ADDRESS}:{said('master_port') or _DEFAULT_PORT}"
     else:
         endpoint = said("rdzv_endpoint") or ""

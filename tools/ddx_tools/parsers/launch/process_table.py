@@ -1,4 +1,4 @@
-"""The process snapshot (see `ddx_tools.sources.hosts.processes`) as a tree that can be asked."""
+"""The process snapshot (see `ddx_tools.sources.hosts.processes`) as a tree that can be queried."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class ProcessTable:
             self._children.setdefault(process.ppid, []).append(process)
 
     def get(self, pid: int) -> Process | None:
-        """The process, if the snapshot has it."""
+        """Return the process with this pid; None if the snapshot lacks it."""
         return self.processes.get(pid)
 
     def is_fork(self, process: Process) -> bool:
-        """It has its parent's command line: it was forked and runs no program of its own."""
+        """Return whether a process has its parent's command line: then it was forked and runs no program of its own."""
         parent = self.processes.get(process.ppid)
         return bool(parent and process.command and parent.command == process.command)
 
     def children(self, pid: int) -> list[Process]:
-        """Direct children, by pid."""
+        """Return the direct children, sorted by pid."""
         return self._children.get(pid, [])
 
     def ancestors(self, process: Process) -> Iterator[Process]:
-        """Parent, grandparent, … as far as the snapshot has them."""
+        """Yield parent, grandparent, … as far as the snapshot has them."""
         seen = {process.pid}
         while (parent := self.processes.get(process.ppid)) and parent.pid not in seen:
             yield parent
@@ -48,7 +48,7 @@ class ProcessTable:
             process = parent
 
     def descendants(self, pid: int) -> Iterator[Process]:
-        """Children and theirs, parents before children."""
+        """Yield all descendants, parents before children."""
         waiting, seen = list(self.children(pid)), {pid}
         while waiting:
             process = waiting.pop(0)
@@ -76,15 +76,15 @@ def _process(row: Any) -> Process:
     )
 
 
-# --- what the kernel says of processes, as people paste it beside a stack: `ps` with states, and files of /proc
+# --- kernel readings of processes, as pasted beside a stack: `ps` with states, and files in /proc
 #     $ ps -eo pid,ppid,stat,wchan:28,pcpu,etime,args
 #      551204  551160 Dl   folio_wait_bit_common        66.2    19:40:11 python -u train.py
 #     $ cat /proc/551204/wchan; echo
 #     pipe_write
 #     $ sudo cat /proc/551204/stack
 #     [<0>] filemap_fault+0x5c6/0xb10
-# (procps-ng 3.3 and 4.0; Linux 3.10 to 6.x, fs/proc/base.c.) The columns of `ps` are those of its heading, or of the
-# command line above it, where somebody cut the heading off with grep.
+# (procps-ng 3.3 and 4.0; Linux 3.10 to 6.x, fs/proc/base.c.) The columns of `ps` come from its heading, or from the
+# command line above it if grep removed the heading.
 
 NEEDLES = ("PID ", "ps -", "ps a", "/proc/")
 _HEADING = re.compile(r"^\s{0,40}(?=.{0,200}\bPID\b)(?=.{0,200}\b(?:STAT|S|WCHAN)\b)[A-Z%+ ]{3,300}$")
@@ -97,34 +97,34 @@ _WORD = re.compile(r"[A-Za-z_][\w.]{0,80}")
 _KERNEL_FRAME = re.compile(r"\s{0,8}\[<[0-9a-f]{1,16}>\] (?P<function>[A-Za-z_][\w.]{0,80})")
 _STATUS_STATE = re.compile(r"State:\s{1,4}(?P<state>[A-Za-z])\b")
 _BEHIND_PROMPT = 4
-"""So many lines below a command its answer may begin."""
+"""The maximum number of lines between a command and the start of its output."""
 _LIMIT, _LINE_LIMIT = 20_000, 600
 _HELD = ("T", "t", "D")
 _KERNEL_THREAD = re.compile(r"\s\[[^\[\]\s]{1,60}\]$")
 _PROGRAM = re.compile(r"\S{0,200}python[\d.]{0,6}\s.{0,400}$")
-"""The command line of a program in Python, as it ends a row: ranks of one job on one host have the same."""
+"""The command line of a Python program at the end of a row: ranks of one job on one host have the same one."""
 _NAMES = {"s": "state", "stat": "state", "wname": "wchan", "lwp": "tid"}
 
 
 @dataclass(frozen=True)
 class ProcessFacts:
-    """One process as the kernel saw it; None where nothing says it."""
+    """One process as the kernel saw it; unknown values are None."""
 
     pid: int
     state: str | None = None
-    """The kernel's letter: R, S, D, T, …"""
+    """The kernel's state letter: R, S, D, T, …"""
     wchan: str | None = None
-    """The kernel function that it sleeps in."""
+    """The kernel function that the process sleeps in."""
 
     def over(self, earlier: ProcessFacts | None) -> ProcessFacts:
-        """With what an earlier text says where this one says nothing."""
+        """Return these facts, with missing values filled in from earlier ones."""
         if earlier is None:
             return self
         return ProcessFacts(self.pid, self.state or earlier.state, self.wchan or earlier.wchan)
 
 
 def parse_process_text(text: str) -> dict[int, ProcessFacts]:
-    """Facts by pid out of any text; of what is said twice the later."""
+    """Return facts by pid from any text; later values win."""
     found: dict[int, ProcessFacts] = {}
     for _, facts in _facts(text.splitlines()[:_LIMIT]):
         found[facts.pid] = facts.over(found.get(facts.pid))
@@ -132,10 +132,10 @@ def parse_process_text(text: str) -> dict[int, ProcessFacts]:
 
 
 def read_held_processes(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Processes that were last seen stopped or in a call that nothing interrupts (`held_process`); no kernel threads.
+    """Yield processes last seen stopped or in an uninterruptible call (`held_process`), without kernel threads.
 
-    `readings` is how many in a row, the last one included, show one in that state and kernel function; `alike`, how
-    many of the listed processes run the same program with the same arguments.
+    `readings`: how many last readings in a row show it in that state and kernel function; `alike`: how many of the
+    listed processes run the same program with the same arguments.
     """
     last: dict[tuple[str | None, int], tuple[TextLine, ProcessFacts, int]] = {}
     peers: dict[str, set[int]] = {}
@@ -159,7 +159,7 @@ def read_held_processes(lines: Sequence[TextLine]) -> Iterator[HostFact]:
 
 
 def _facts(lines: Sequence[str]) -> Iterator[tuple[int, ProcessFacts]]:
-    """Each with the place of its line."""
+    """The facts, each with its line's index."""
     columns: list[str] = []
     asked: tuple[int, str, int] | None = None
     for number, line in enumerate(lines):
@@ -192,11 +192,11 @@ def _of_proc(pid: int, file: str, line: str) -> ProcessFacts | None:
 
 
 def _of_table(columns: Sequence[str], line: str) -> ProcessFacts | None:
-    """A row of ps; the first columns hold no blanks, the command at the end may."""
+    """A row of ps; only the command at the end may contain blanks."""
     told = dict(zip((_NAMES.get(name, name) for name in columns), line.split(), strict=False))
     pid, state, wchan = told.get("pid", ""), told.get("state", ""), told.get("wchan", "")
     if not pid.isdecimal() or len(pid) > 10 or not (state or wchan) or (state and not _STATE.fullmatch(state)):
         return None
-    if told.get("tid", pid) != pid:  # a side thread says nothing of where the program stands
+    if told.get("tid", pid) != pid:  # a side thread does not show where the program is
         return None
     return ProcessFacts(int(pid), state[:1] or None, wchan if _WORD.fullmatch(wchan) else None)

@@ -132,8 +132,8 @@ def _numbers_by_start(
     Empty where that order may not be the ranks': another host has ranks, too, or another child, which may be a rank
     before its first connection or after its death, was started among them.
     """
-    said = {**parent.env, **ranks[0].env}
-    if not LOOPBACK.fullmatch(said.get("MASTER_ADDR", "localhost")) or said.get("WORLD_SIZE", str(len(ranks))) != str(
+    env = {**parent.env, **ranks[0].env}
+    if not LOOPBACK.fullmatch(env.get("MASTER_ADDR", "localhost")) or env.get("WORLD_SIZE", str(len(ranks))) != str(
         len(ranks)
     ):
         return {}

@@ -1,5 +1,5 @@
-"""What schedulers say of how jobs and pods ended: sacct, squeue, `scontrol show job` and `show node` (Slurm 20 to 24),
-`kubectl describe pod` and `kubectl get pods`.
+"""Reads how jobs and pods ended from scheduler output: sacct, squeue, `scontrol show job` and `show node` (Slurm 20 to
+24), `kubectl describe pod` and `kubectl get pods`.
 
     JobID        JobName  State      ExitCode NodeList
     651_0        train    FAILED          1:0 gpu-12
@@ -54,7 +54,7 @@ _POD_ROW = re.compile(r"\s*(?P<name>[a-z0-9][\w.-]{0,120})\s+\d{1,4}/\d{1,4}\s+(
 
 
 def read_scheduler(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """States of jobs, pods and nodes."""
+    """Yield the states of jobs, pods and nodes."""
     yield from _tables(lines)
     yield from _records(lines)
     yield from _pods(lines)
@@ -89,7 +89,7 @@ def _heading(text: str) -> list[str] | None:
     if not ({"jobid", "jobidraw"} & set(words)) or not ({"state", "st"} & set(words)):
         return None
     names = [_COLUMNS.get(word, word) for word in words if word]
-    if "nodelist(reason)" in words and "nodes" in words:  # squeue: NODES is how many
+    if "nodelist(reason)" in words and "nodes" in words:  # squeue: NODES is a count
         names[[word for word in words if word].index("nodes")] = "node_count"
     return names
 
@@ -100,7 +100,7 @@ def _split(text: str, heading: str, names: list[str], spans: list[tuple[int, int
     words = _BY_WHOM.sub("", text).split()
     if len(words) == len(names):
         return words
-    if spans and len(spans) == len(names):  # sacct leaves cells empty: the dashes say where each stands
+    if spans and len(spans) == len(names):  # sacct leaves cells empty: the dashes show the columns
         return [text[start:end].strip() for start, end in spans]
     return words if len(words) > len(names) else None
 
@@ -127,14 +127,15 @@ def _state(text: str) -> str | None:
     if not found:
         return None
     word = found["state"]
-    # sacct cuts words to its column: OUT_OF_ME+
+    # sacct truncates words to the column width: OUT_OF_ME+
     return next(
         (state for state in sorted(_STATES) if state == word or (len(word) > 5 and state.startswith(word))), None
     )
 
 
 def _records(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """`scontrol show job` and `scontrol show node`: key=value over several lines, a blank line between records."""
+    """Records of `scontrol show job` and `scontrol show node`: key=value over several lines, with blank lines between
+    records."""
     now: HostFact | None = None
     for line in [*lines, TextLine(0, "")]:
         keys = {found["key"]: found["value"] for found in _KEY.finditer(line.text)}

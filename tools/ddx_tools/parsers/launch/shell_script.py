@@ -1,7 +1,7 @@
-"""Assignments, commands and batch directives of a shell script: parsed by tree-sitter, never executed.
+"""Reads assignments, commands and batch directives of a shell script, parsed with tree-sitter, never executed.
 
-A variable has a value as long as the text says it: assigned outside of every condition, loop and function, from what is
-known itself. Directives are those of Slurm (`#SBATCH`, sbatch(1)); of PBS, LSF and others there are none here.
+A variable's value is known only if the text determines it: assigned outside all conditions, loops and functions, from
+known values. Directives are Slurm's (`#SBATCH`, sbatch(1)); those of PBS, LSF and others are not read.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ _DIRECTIVE = re.compile(
 )
 _CLEANED = str.maketrans({HOLE: None, HOLE_END: None, "\0": None, "\r": None, "\v": " ", "\f": " "})
 _BROKEN_WORD = re.compile(r"(?<!\S)([^\s#]\S{0,300}?)\\\n(?=\S)")
-"""A line that ends in the middle of a word, which the grammar would end there."""
+"""A line that ends in the middle of a word; the grammar would end the word there."""
 _ASSIGNING = frozenset(("variable_assignment", "declaration_command", "unset_command"))
 _CERTAIN = frozenset(("redirected_statement", "compound_statement"))
 _NOT_HERE = frozenset(("command_substitution", "process_substitution"))
 _SWALLOWING = frozenset(("ERROR", "test_command"))
-"""What a quote or a bracket that nothing closes becomes, with all that follows. It is read again behind its first line,
-and from there on nothing is certain."""
+"""Nodes that an unclosed quote or bracket becomes, with everything after it. The text after its first line is read
+again, and nothing in it is certain."""
 _MOST_BREAKS = 20
 _MOST_CHARS = 1 << 18
 _MOST_COMMANDS = 5_000
 _MOST_DEPTH = 60
 _MOST_CPU_S = 1.0
-"""A long script takes a twentieth of it; nested brackets that nothing closes would take minutes."""
+"""A long script takes a twentieth of this; nested unclosed brackets would take minutes."""
 _QUOTE_CHARS = 300
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """`NAME=value`; None is a value that the text does not say."""
+    """An assignment `NAME=value`; the value is None if the text does not determine it."""
 
     name: str
     value: str | None
     line: int
     shown: str
-    """The value as a reader sees it."""
+    """The value as written."""
     exported: bool
     certain: bool
-    """Not inside a condition, a loop or a function."""
+    """Whether it is outside all conditions, loops and functions."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A simple command: what stands before it for it alone, and its words."""
+    """A simple command: the assignments before it, which hold only for it, and its words."""
 
     words: tuple[str, ...]
     line: int
@@ -74,13 +74,13 @@ class Command:
 
     @property
     def text(self) -> str:
-        """The command as a reader sees it."""
+        """The command as written."""
         return " ".join(map(shown, self.words))[:_QUOTE_CHARS]
 
 
 @dataclass(frozen=True)
 class Directive:
-    """`#SBATCH --option=value`; None for an option without a value."""
+    """A directive `#SBATCH --option=value`; the value is None for an option without one."""
 
     option: str
     value: str | None
@@ -89,7 +89,7 @@ class Directive:
 
 @dataclass
 class Script:
-    """What a script says."""
+    """The assignments, commands and directives of a script."""
 
     assignments: list[Assignment] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Script:
 
 
 def read_script(text: str, first_line: int = 1) -> Script:
-    """A script, or a command line somebody pasted. Any text will do; of one that is too long, the beginning is read."""
+    """Read a script or a pasted command line. Accepts any text; only the beginning of an overlong one is read."""
     found = _DIRECTIVE.finditer(text)
     script = Script(directives=[Directive(one[1], one[2], text.count("\n", 0, one.start()) + 1) for one in found])
     lines = _with_whole_words(text[:_MOST_CHARS].translate(_CLEANED)).encode("utf-8", "replace").split(b"\n")
@@ -119,7 +119,7 @@ def read_script(text: str, first_line: int = 1) -> Script:
 
 
 def _with_whole_words(text: str) -> str:
-    """The same script in as many lines: a word that goes on in the next line is put there from its beginning."""
+    """The same script with the same number of lines: a word that continues on the next line is moved there whole."""
 
     def moved(found: re.Match[str]) -> str:
         line = text.rfind("\n", 0, found.start()) + 1
@@ -138,32 +138,32 @@ def _parser() -> Parser:
 
 
 def _parsed(source: bytes, until: float) -> Node | None:
-    """The syntax tree; None if it is not there in time."""
+    """The syntax tree; None if parsing takes too long."""
     parser = _parser()
     try:
         tree = parser.parse(
             lambda at, _: source[at : at + 4096], progress_callback=lambda *_: time.thread_time() > until
         )
-    except ValueError:  # it was told to stop
+    except ValueError:  # the parser was stopped
         parser.reset()
         return None
     return tree.root_node
 
 
 class _Reader:
-    """Variables as the script goes along."""
+    """Tracks variables through the script."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
         self.first_line = 1
         self._values: dict[str, str | tuple[str, ...]] = {}
         self._exported: set[str] = set()
-        for directive in script.directives:  # what Slurm tells a batch script of them: sbatch(1), output variables
+        for directive in script.directives:  # what Slurm passes to a batch script: sbatch(1), output variables
             if directive.value and directive.value.isdigit():
                 self._values |= dict.fromkeys(_TOLD_BY_SLURM.get(directive.option, ()), directive.value)
 
     def visit(self, node: Node, certain: bool, depth: int = 0) -> None:
-        """A statement, and those inside it."""
+        """Visit a statement and those inside it."""
         kind = node.type
         if depth > _MOST_DEPTH or len(self._script.commands) >= _MOST_COMMANDS or kind in _NOT_HERE:
             return
@@ -175,8 +175,8 @@ class _Reader:
             held = self._values.copy(), self._exported.copy()
             if kind.endswith(("_statement", "_definition", "ERROR")) and kind not in _CERTAIN:
                 certain = False
-                self._values.pop(text_of(node.child_by_field_name("variable")), None)  # of a loop
-            for place, child in enumerate(node.children):  # of `a && b`, only the first is run for certain
+                self._values.pop(text_of(node.child_by_field_name("variable")), None)  # a loop's variable
+            for place, child in enumerate(node.children):  # in `a && b`, only the first is certain to run
                 self.visit(child, certain and (kind != "list" or not place), depth + 1)
             if kind == "subshell":
                 self._values, self._exported = held
@@ -192,7 +192,7 @@ class _Reader:
             self._script.commands.append(Command(tuple(words), self._line(nodes[0]), certain, tuple(before)))
 
     def _expanded(self, nodes: Sequence[Node]) -> list[str]:
-        """The words of several nodes; those with nothing between them are one word (the grammar parts x`y`)."""
+        """The words of several nodes; adjacent nodes are one word (the grammar splits x`y`)."""
         words: list[str] = []
         end = -1
         for node in nodes[:MOST_WORDS]:
@@ -207,7 +207,8 @@ class _Reader:
         return self.first_line + node.start_point.row
 
     def _assignment(self, node: Node, certain: bool) -> Assignment | None:
-        """What `NAME=value` says; None for all else, also for an array (which is noted) and an element of one."""
+        """The assignment in `NAME=value`; None for anything else, including an array (which is recorded) or an array
+        element."""
         if node.type != "variable_assignment":
             return None
         name, given = text_of(node.child_by_field_name("name")), node.child_by_field_name("value")
@@ -229,7 +230,7 @@ class _Reader:
         return Assignment(name, known, self._line(node), shown(value)[:_QUOTE_CHARS], name in self._exported, certain)
 
     def _set(self, node: Node, certain: bool) -> None:
-        """`A=1`, `export A=1 B`, `declare -x A="1"`, `unset A`."""
+        """Handle `A=1`, `export A=1 B`, `declare -x A="1"` and `unset A`."""
         noted = self._script.assignments
         words = node.children if node.type == "declaration_command" else []
         exports = any(word.type == "export" or re.fullmatch(r"-\w*x\w*", text_of(word)) for word in words)

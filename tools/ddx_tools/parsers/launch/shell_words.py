@@ -1,7 +1,7 @@
-"""Words of a shell script out of its syntax tree (tree-sitter-bash 0.25), as far as the text alone tells them.
+"""Expands the words of a shell script from its syntax tree (tree-sitter-bash 0.25), as far as the text determines them.
 
-Nothing is executed. What a command, a positional parameter or a variable of unknown value would give stays a hole in
-the word, which `shown` writes as the script has it.
+Nothing is executed. The result of a command, a positional parameter or an unknown variable stays a hole in the word,
+which `shown` writes as in the script.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 HOLE, HOLE_END = "\ue000", "\ue001"
-"""Around the text of what is not known, inside a word (private-use characters: taken out of what comes in)."""
+"""Markers around unknown text inside a word (private-use characters, which are removed from the input)."""
 MOST_WORDS = 2_000
-"""Of one expansion: a script may double a variable again and again."""
+"""The maximum number of words of one expansion: a script may double a variable repeatedly."""
 
 _HOLE = re.compile(f"{HOLE}([^{HOLE_END}]*){HOLE_END}")
 _VARIABLE = re.compile(r"\$(?:\{(?P<braced>[A-Za-z_]\w*)(?P<all>\[[@*]\])?\}|(?P<name>[A-Za-z_]\w*))")
@@ -27,31 +27,32 @@ _SUM_LIMIT = 1_000_000_000
 _SUMS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv, "%": operator.mod}
 
 Values = Mapping[str, "str | tuple[str, ...]"]
-"""Variables so far: text, or the words of an array. A name that is not there is unknown."""
+"""The variables so far: text, or the words of an array. A missing name is unknown."""
 
 
 def shown(text: str) -> str:
-    """A word for a reader: what is not known as the script has it."""
+    """Return a word for display, with unknown parts as in the script."""
     return _HOLE.sub(r"\1", text)
 
 
 def is_known(text: str) -> bool:
-    """Whether nothing of a word is unknown."""
+    """Return whether a word has no unknown part."""
     return HOLE not in text
 
 
 def hole(text: str) -> str:
-    """A piece of a word that is not known."""
+    """Return an unknown piece of a word, marked as such."""
     return f"{HOLE}{' '.join(shown(text).split())[:100]}{HOLE_END}"
 
 
 def text_of(node: Node | None) -> str:
-    """The text of a node as the script has it."""
+    """Return the text of a node as in the script."""
     return (node.text or b"").decode("utf-8", "replace") if node else ""
 
 
 def expand(node: Node, values: Values) -> list[str]:
-    """The words that one word of the script becomes: unquoted variables are split, arrays give a word each."""
+    """Return the words that one word of the script expands to: unquoted variables are split, arrays give a word per
+    element."""
     words, exists = [""], False
     for quoted, parts in _pieces(node, values):
         words[-1] += "".join(parts[:1])
@@ -61,19 +62,19 @@ def expand(node: Node, values: Values) -> list[str]:
 
 
 def as_value(node: Node | None, values: Values) -> str:
-    """The text that an assignment gives to its variable: nothing is split."""
+    """Return the value that an assignment gives its variable, without word splitting."""
     pieces = _pieces(node, values, quoted=True) if node else ()
     text = "".join(" ".join(parts) for _, parts in pieces)
     return text if len(text) <= _VALUE_CHARS else hole("too long")
 
 
 def _pieces(node: Node, values: Values, quoted: bool = False, depth: int = 0) -> Iterator[tuple[bool, list[str]]]:
-    """Whether a piece is quoted, and its words: the first one belongs to the word before it."""
+    """Yield whether a piece is quoted, and its words, of which the first continues the previous word."""
     kind, text = node.type, text_of(node)
     if kind in ("string", "translated_string", "concatenation", "command_name") and depth < _MOST_DEPTH:
         quoted = quoted or kind == "string"
         if kind == "string":
-            yield True, [""]  # "" is a word, too
+            yield True, [""]  # "" is a word too
         source, at = node.text or b"", 0
         for child in node.children:
             start, end = child.start_byte - node.start_byte, child.end_byte - node.start_byte
@@ -101,7 +102,7 @@ def _pieces(node: Node, values: Values, quoted: bool = False, depth: int = 0) ->
 
 
 def _variable(text: str, values: Values, quoted: bool) -> list[str]:
-    """`$NAME`, `${NAME}`, `${NAME[@]}`; what else stands behind a `$` is not known."""
+    """The value of `$NAME`, `${NAME}` or `${NAME[@]}`; anything else after a `$` is unknown."""
     found = _VARIABLE.fullmatch(text)
     held = values.get(found["braced"] or found["name"]) if found else None
     if found is None or held is None:
@@ -113,7 +114,8 @@ def _variable(text: str, values: Values, quoted: bool) -> list[str]:
 
 
 def _sum(node: Node, values: Values, depth: int = 0) -> int | None:
-    """The value of `$((NNODES * 8))`, as far as plain whole numbers go; None if anything of it is unknown or no sum."""
+    """The value of an expression like `$((NNODES * 8))` with plain whole numbers; None if part of it is unknown or
+    something else."""
     inner = [child for child in node.children if child.is_named]
     if node.type in ("arithmetic_expansion", "parenthesized_expression") and len(inner) == 1 and depth < _MOST_DEPTH:
         return _sum(inner[0], values, depth + 1)

@@ -1,1 +1,1 @@
-"""Logs of any size, read once: blocks of whole lines, and which of their lines can matter."""
+"""Reads logs of any size once: blocks of whole lines, and the lines in them that can matter."""

@@ -1,9 +1,9 @@
-"""The few lines of a text that may matter to somebody who has not read it: found by counting, in the pass that is made.
+"""Keeps the few lines of a text that may matter to a person who has not read it, found by counting in the same pass.
 
-What a job says in each step has one template (`ddx_tools.parsers.lines.line_shapes`) with a million lines; what was
-said once has one with one. Of each template the first lines are kept, and the last one, as they stand there; and it is
-counted in how many lines each word stands: names that differ in each line make templates rare, but not their words.
-Memory is bounded: of too many templates those with the rarest words stay known, and those with most lines.
+A message printed in each step has one template (`ddx_tools.parsers.lines.line_shapes`) with a million lines; a message
+printed once has one with a single line. For each template, the first lines and the last one are kept verbatim. The
+lines with each word are counted as well, because names that differ in each line make templates rare, but not their
+words. Memory is bounded: of too many templates, those with the rarest words and those with the most lines are kept.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _LEFT_RARE, _LEFT_FREQUENT = 6_000, 2_000
 _MOST_WORDS, _LEFT_WORDS = 200_000, 60_000
 _RAREST_WORDS = 3
 _MOST_WANTED = 3_000
-"""Templates of a block of which lines are kept."""
+"""How many templates of a block have lines kept."""
 _MOST_ROWS = 400
 _FIRST_KEPT = 8
-"""Of a template; and its last line."""
+"""How many first lines of a template are kept, in addition to its last line."""
 _WHOLE_LINES = 120
-"""Of a text with no more lines each is kept."""
+"""A text with at most this many lines is kept whole."""
 _ENDS = 4
-"""Lines with which each text begins and ends."""
+"""How many lines at the beginning and at the end of each text are kept."""
 _LINE_BYTES = 1_000
 _MANY_WORDS = 5
-"""A word for which so many others stand in the same place varies."""
+"""A word varies if this many different words appear in its place."""
 _MOST_MASKED = 20
 _KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
 _KEY_LINE = re.compile(rb"(?:^|[ |:])[A-Za-z0-9+/=]{8,200}\s{0,8}$")
@@ -44,7 +44,7 @@ _KEY_LINES = 200
 
 Row = dict[str, Any]
 _Line = tuple[int, bytes]
-"""Number and text."""
+"""(line number, text)"""
 
 
 @dataclass(slots=True)
@@ -53,28 +53,28 @@ class _Template:
     times: int = 0
     first: list[_Line] = field(default_factory=list)
     last: _Line | None = None
-    """Behind those."""
+    """The last line, after the first ones."""
 
 
 class KeptLines:
-    """What stands out in the lines of one text: a consumer of its lines (`ddx_tools.parsers.lines.stream`)."""
+    """Collects the unusual lines of one text: a consumer of its lines (`ddx_tools.parsers.lines.stream`)."""
 
     look = LineSelection
 
     def __init__(self) -> None:
         self._templates: dict[str, _Template] = {}
         self._words: Counter[str] = Counter()
-        """In how many lines each stands."""
+        """The number of lines that contain each word."""
         self._count = 0
         self._begins: list[_Line] = []
         self._ends: list[_Line] = []
         self._all: list[_Line] | None = []
-        """Its lines, as long as they are few."""
+        """All lines, as long as there are few."""
         self._key_until = 0
-        """Line behind which nothing is of a private key."""
+        """The line after which no line belongs to a private key."""
 
     def take(self, block: TextBlock, seen: LineSelection) -> None:
-        """Count the lines of the next block, and keep those that are few of their kind."""
+        """Count the lines of the next block, and keep those of rare kinds."""
         counted = seen.templates
         self._count += sum(counted.times)
         for key, times in zip(counted.keys, counted.times, strict=True):
@@ -109,20 +109,20 @@ class KeptLines:
             self._key_until = max(self._key_until, line + _KEY_LINES)
 
     def _wanted(self, keys: Sequence[str]) -> Collection[int]:
-        """The templates of a block whose lines are kept: of too many those with the rarest words."""
+        """The templates of a block whose lines are kept; of too many, those with the rarest words."""
         every = range(len(keys))
         if len(keys) <= _MOST_WANTED:
             return every
         return set(nlargest(_MOST_WANTED, every, key=lambda at: self._surprise(keys[at])))
 
     def _forget(self) -> None:
-        """Drop the templates that tell least."""
+        """Drop the least telling templates."""
         rare = sorted(self._templates, key=self._surprise, reverse=True)[:_LEFT_RARE]
         frequent = sorted(self._templates, key=lambda key: -self._templates[key].times)[:_LEFT_FREQUENT]
         self._templates = {key: self._templates[key] for key in dict.fromkeys([*rare, *frequent])}
 
     def _surprise(self, key: str) -> float:
-        """How rare the words of a template are: of all of them, and of the rarest."""
+        """How rare a template's words are: all of them, and the rarest one."""
         each = sorted(math.log((self._count + 2) / (self._words[word] + 1)) for word in key.split(" "))
         rarest = each[-_RAREST_WORDS:]
         return (sum(each) / len(each) + sum(rarest) / len(rarest)) / 2
@@ -139,7 +139,7 @@ class KeptLines:
         self._ends = [*self._ends, *last][-_ENDS:]
 
     def rows(self, path: str, source: str) -> list[Row]:
-        """Rows of `kept_lines`: of a short text all its lines, of others those that are few of their kind."""
+        """Return the rows of `kept_lines`: all lines of a short text, else those of rare kinds."""
         alike = _alike({key: template.times for key, template in self._templates.items()})
         rarity = self._rarities(alike)
         rows: dict[int, Row] = {}
@@ -164,7 +164,7 @@ class KeptLines:
         ]
 
     def _rarities(self, alike: Mapping[str, int]) -> dict[str, float]:
-        """Of each template between 0 (each line is like it) and 1: how rare it is, and its words are."""
+        """The rarity of each template and its words, between 0 (every line is like it) and 1."""
         whole = math.log(self._count + 2)
         return {
             key: max(0.0, (math.log((self._count + 2) / (alike[key] + 1)) + self._surprise(key)) / (2 * whole))
@@ -184,7 +184,7 @@ def _row(text: bytes, key: str, template: _Template, alike: int, rarity: float) 
 
 
 def _alike(times: Mapping[str, int]) -> dict[str, int]:
-    """Of each template, how many lines are of it or differ from it in a word, or two, that differ in many lines."""
+    """For each template, the number of lines that match it or differ only in one or two varying words."""
     totals: dict[tuple[str, ...], list[int]] = {}
     for key, count in times.items():
         for mask in _masked(key):
@@ -200,7 +200,7 @@ def _alike(times: Mapping[str, int]) -> dict[str, int]:
 
 
 def _masked(key: str) -> Iterator[tuple[str, ...]]:
-    """Its words with one left out, or two that stand beside each other."""
+    """Yield the template's words without one of them, or without two adjacent ones."""
     words = key.split(" ")
     count = len(words)
     if 2 <= count <= _MOST_MASKED:

@@ -1,11 +1,10 @@
-"""What the lines of a block have in common, so that expressions search a few hundred shapes and not every line.
+"""Groups the lines of a block by shape, so that expressions search a few hundred shapes instead of every line.
 
-A shape is a line whose digits are all 0. Lines of one shape are of one length, and none of the expressions here tells
-digits apart: what one of them says of a shape it says of all its lines.
+A shape is a line with all digits replaced by 0. Lines of one shape have one length, and no expression here
+distinguishes digits: a match for a shape is a match for all its lines.
 
-The lines that matter are those that hold the words with which a traceback, a summary, a launcher's word or a known
-message begins. Of the lines that report progress, those matter with which each kind of line of each process begins and
-ends, and a sample of those between.
+The lines that matter contain the words that begin a traceback, a summary, a launcher's message or a known message. Of
+the progress lines, the first and last ones of each kind and process matter, and a sample of those in between.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ if TYPE_CHECKING:
 
 _HEAD_BYTES = 100
 _SAMPLES = 64
-"""Of the first block;"""
+"""How many lines are sampled from the first block."""
 _LATER_SAMPLES = 16
-"""and of each that follows."""
+"""How many lines are sampled from each further block."""
 _MOST_KINDS = 8_192
-"""Of a block; more than that are words that differ in each line."""
+"""The maximum number of kinds in a block; more than that means words that differ in each line."""
 _PROGRESS = rf"(?i)step|iter|epoch|batch|loss|update|%\||0 ?(?:of|/) ?0|{rank_values.WAKING}"
-"""Of its words one stands in every line that ddx_tools.parsers.logs.step_lines or rank_values reads."""
+"""Every line that ddx_tools.parsers.logs.step_lines or rank_values reads contains one of these words."""
 _OWN_NORM = r"(?i)(?:own|local)[ _-]grad"
 _BEFORE = 24
-"""So many lines of progress before the ends of such a kind matter as well: they tell which step it is of."""
+"""How many progress lines before the ends of such a kind also matter: they name its step."""
 _NOT_FINITE = r"(?i)\b(?:nan|inf(?:inity)?)\b"
 _VARYING = b"0123456789+-.,:#=>|() \t" + bytes(range(0x80, 0x100))
-"""Left out where kinds of lines are distinguished: numbers, and the filling of a progress bar."""
-# Labels that tell processes apart, in the formats of ddx_tools.parsers.logs.log_lines, before and behind a stamp.
+"""Characters ignored when kinds of lines are distinguished: numbers, and the fill of a progress bar."""
+# Labels that distinguish processes, in the formats of ddx_tools.parsers.logs.log_lines, before and after a stamp.
 _ONE_LABEL = (
     rb"(?:\[(?:rank:? ?\d+|r\d+|(?:default|trainer)\d+|(?:[\w.-]+@)?\d+,\d+|\d+|pod/[^\]]*|[A-Za-z.]+)\](?:<\w+>)?:? ?"
     rb"|\((?:\w+ )?pid=\d+[^)]*\) ?| {0,5}\d+: |[A-Za-z][\w.-]*\d[\w.-]*(?::| *\|) |[\w.-]+ [\w./@-]+\[\d+\]: )"
@@ -53,61 +52,60 @@ _ONE_STAMP = rb"(?:\[?[-/\d]{10}[T ][^ \]]*\]?(?: std(?:out|err) [FP])? ?|[A-Z][
 _LABELS = re.compile(rb"(" + _ONE_LABEL + rb"*)" + _ONE_STAMP + rb"(" + _ONE_LABEL + rb"*)", re.I)
 _FEW = 2_000
 _RANK_BYTES = 10
-"""Of a rank that the words name ("rank 3 step 7")."""
+"""The bytes of a rank that the text names ("rank 3 step 7")."""
 
 _LAYOUTS_LIMIT = 128
-"""Of a block. Processes whose labels stand anywhere else are not distinguished."""
+"""The maximum number of label positions in a block. Processes with labels at other positions are not distinguished."""
 
 _Layout = tuple[tuple[int, int], ...]
-"""Where labels stand in a line: (start, end) of each."""
+"""The positions of labels in a line: (start, end) of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressSpan:
-    """Where one kind of progress of one process begins and ends in a block."""
+    """The first and last line of one kind of progress of one process in a block."""
 
     kind: bytes
-    """The same in all blocks."""
+    """The key of the kind, equal in all blocks."""
     first: int
     last: int
 
 
 @dataclass(frozen=True)
 class CountedTemplates:
-    """What the lines of a block are made of. A template is the words of lines without what varies."""
+    """The templates of a block's lines. A template is the words of lines without the varying parts."""
 
     keys: Sequence[str]
     times: Sequence[int]
-    """How many lines are of each,"""
+    """The number of lines of each template."""
     waking: Sequence[bool]
-    """and whether one of them can wake a reader."""
+    """Whether a line of each template can wake a reader."""
     places: Sequence[tuple[int, int]]
-    """(place, number of the template), in order: the lines of templates of which there are few, and the first and the
-    last one of others."""
+    """(place, number of the template), in order: all lines of rare templates, and the first and last ones of others."""
 
 
 @dataclass(frozen=True)
 class Matters:
-    """Places of the lines of a block that can matter, in order."""
+    """The places of a block's lines that can matter, in order."""
 
     waking: Sequence[int]
-    """Those that can wake a reader,"""
+    """The lines that can wake a reader."""
     distinct: int
-    """how many of them differ, where they are many,"""
+    """How many of these differ, if there are many."""
     shapes: list[tuple[int, int]]
-    """and (hash, first place) of each of their shapes."""
+    """(hash, first place) of each of their shapes."""
     progress: Sequence[int]
-    """Those that report progress."""
+    """The lines that report progress."""
     ends: list[ProgressSpan]
-    """Kinds of these, those with most lines first."""
+    """The kinds of progress lines, those with the most lines first."""
     samples: list[int]
     before: dict[int, list[int]]
-    """By the end of a kind that is not finite: the lines that tell which step it is of."""
+    """For the end of each non-finite kind: the lines that name its step."""
     templates: CountedTemplates
 
 
 def lines_that_matter(lines: pa.BinaryArray, *, is_first: bool) -> Matters:
-    """What matters in the lines of a block; `is_first`: the log begins with it."""
+    """Return the lines of a block that can matter; `is_first`: the log begins with this block."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -132,7 +130,7 @@ def lines_that_matter(lines: pa.BinaryArray, *, is_first: bool) -> Matters:
 
 
 def _numbers(places: pa.UInt64Array) -> Sequence[int]:
-    """The same without an object of Python for each of millions."""
+    """The places as a sequence, without one Python object for each of millions."""
     return memoryview(places.buffers()[1]).cast("Q")[: len(places)] if len(places) else ()
 
 
@@ -173,7 +171,7 @@ def _shapes_of(lines: pa.BinaryArray) -> pa.BinaryArray:
 def _ends(
     lines: pa.BinaryArray, shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array
 ) -> list[ProgressSpan]:
-    """The first and the last line of each kind of each process."""
+    """The first and last line of each kind and process."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -194,7 +192,7 @@ def _ends(
 def _before_own_norms(
     ends: list[ProgressSpan], shapes: pa.BinaryArray, of_line: pa.Int32Array, places: pa.UInt64Array
 ) -> dict[int, list[int]]:
-    """The lines of progress right before gradients that are a rank's own, where one of these is not finite."""
+    """The progress lines right before a rank's own gradient norms, if one of these is not finite."""
     import pyarrow.compute as pc
 
     is_own = pc.match_substring_regex(shapes, _OWN_NORM)
@@ -207,9 +205,9 @@ def _before_own_norms(
 
 
 def _labelled(told: pa.Table, shapes: pa.BinaryArray, of_line: pa.Int32Array) -> tuple[list[bytes], pa.Table]:
-    """The words of all kinds; and the table, in another order, with what tells kinds and processes apart.
+    """The words of all kinds, and the reordered table with columns that distinguish kinds and processes.
 
-    That are the columns `kind` (a place among the words), `odd` and `label`.
+    These columns are `kind` (an index into the words), `odd` and `label`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -241,7 +239,7 @@ def _with_label(told: pa.Table, layout: _Layout) -> pa.Table:
 
 
 def _label_spans(head: bytes) -> _Layout:
-    """Where in lines of a shape labels stand, and where the words name a rank."""
+    """The positions of labels, and of a named rank, in lines of a shape."""
     found = _LABELS.match(head)
     spans = [found.span(1), found.span(2)] if found else []
     named = head.lower().find(b"rank", found.end() if found else 0)
@@ -250,7 +248,7 @@ def _label_spans(head: bytes) -> _Layout:
     return tuple((start, end) for start, end in spans if start < end)
 
 
-# --- templates: what is left of lines where numbers, names with a digit and bars are left out
+# --- templates: lines without numbers, names with a digit, and bars
 
 _TEMPLATE_BYTES = 240
 _FEW_OF_TEMPLATE = 8
@@ -260,7 +258,7 @@ _SEPARATORS = r"[^A-Za-z_~]+"
 
 
 def template_of(shape: bytes) -> str:
-    """The template of one shape: the words in their order; of a line without any, the shape of its numbers."""
+    """Return the template of one shape: its words in order; for a line without words, the shape of its numbers."""
     text = shape[:_TEMPLATE_BYTES].translate(_NOT_ASCII_AS_TILDE).decode("ascii")
     masked = re.sub("~+", "~", re.sub(_WITH_DIGIT, "0", text))
     words = re.sub(_SEPARATORS, " ", masked).strip(" ")
@@ -268,7 +266,7 @@ def template_of(shape: bytes) -> str:
 
 
 def _templates_of(shapes: pa.BinaryArray) -> pa.StringArray:
-    """The same of many shapes."""
+    """The templates of many shapes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -303,7 +301,7 @@ def _counted(shapes: pa.BinaryArray, waking: list[int], of_line: pa.Int32Array) 
 
 
 def templates_of_pieces(pieces: Sequence[bytes]) -> CountedTemplates:
-    """The same of few lines, without what counts millions."""
+    """Return the counted templates of a few lines, without the machinery for millions."""
     shapes = [piece.translate(DIGITS_AS_ZERO) for piece in pieces]
     numbers: dict[str, int] = {}
     of_place = [numbers.setdefault(template_of(shape), len(numbers)) for shape in shapes]
@@ -316,21 +314,21 @@ def templates_of_pieces(pieces: Sequence[bytes]) -> CountedTemplates:
     )
 
 
-# --- which texts can wake a reader of a job's log, found by one automaton in one pass over many lines
-# Hundreds of expressions become one of RE2's: its time grows with the text and with nothing else. Measured on 4 MB of
-# a healthy job's log, one thread: RE2 (google-re2 1.1) 650 MB/s, Hyperscan (hyperscan 0.9.1) 2,100, Aho-Corasick
-# (pyahocorasick 2.3.1) 70, and that takes literals only. RE2 was taken: it reads the expressions as they are,
-# redaction needs it anyway, and what it searches here are the few hundred distinct shapes of a block's lines, so that
-# a faster engine would save less than a hundredth of the time.
+# --- texts that can wake a reader of a job's log, found by one automaton in one pass over many lines
+# Hundreds of expressions become one RE2 expression, whose time depends only on the text. Measured on 4 MB of a healthy
+# job's log, one thread: RE2 (google-re2 1.1) 650 MB/s, Hyperscan (hyperscan 0.9.1) 2,100, Aho-Corasick (pyahocorasick
+# 2.3.1) 70, which only takes literals. RE2 was chosen: it reads the expressions unchanged, redaction needs it anyway,
+# and it only searches the few hundred distinct shapes of a block's lines, so a faster engine would save less than a
+# hundredth of the time.
 
 _MEMORY_BYTES = 64 << 20
-"""RE2 falls back to a hundredth of its speed where the automaton of an expression outgrows its memory."""
+"""RE2 drops to a hundredth of its speed if an expression's automaton exceeds its memory."""
 
 
 def waking_shapes(text: bytes, starts: Sequence[int]) -> list[int]:
-    """Which of the lines in a text can wake a reader, in order; `starts` says where each of them begins.
+    """Return the indices of the lines in a text that can wake a reader, in order; `starts`: where each line begins.
 
-    The digits of the text are all 0.
+    All digits of the text must be 0.
     """
     engine = _engine()
     found: list[int] = []
@@ -364,5 +362,5 @@ def _engine() -> Any:
 
 
 def _ascii(needle: str) -> str:
-    """The longest part of a needle that is the same in every encoding."""
+    """The longest ASCII part of a needle, which is the same in every encoding."""
     return max(re.split(r"[^\x20-\x7e]+", needle), key=len)

@@ -1,9 +1,9 @@
-"""Which lines of a log can matter: found in blocks of megabytes, so that hardly any line is looked at by itself.
+"""Selects the lines of a log that can matter, in blocks of megabytes, so that few lines are read one by one.
 
 A line matters if it can wake one of the readers (`ddx_tools.probes.job_log.scan`) or reports progress
-(`ddx_tools.parsers.lines.line_shapes`). A reader that is awake then takes the lines behind it as they come.
+(`ddx_tools.parsers.lines.line_shapes`). An awake reader then takes all following lines.
 
-What a log repeats without end is read where it begins and where it ends, in each block: `Allowance` bounds the time.
+Endless repetition is read only at its beginning and end in each block: `Allowance` bounds the time.
 """
 
 from __future__ import annotations
@@ -24,63 +24,64 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _OURS = b"ddx: "
-"""Begins what `ddx run` prints between the lines of the job."""
+"""The prefix of what `ddx run` prints between the lines of the job."""
 _SMALL_BYTES = 8_000
-"""Of so few lines each is read: looking at them together, and importing what does, costs more."""
+"""In a block this small, each line is read: analysing them together, with the imports that needs, costs more."""
 _ALL_READ = 4_000
-"""Of so many lines that wake readers each is read, while the log has few such blocks."""
+"""Up to this many waking lines of a block are all read, while the log has few such blocks."""
 _FEW_READ = 400
 _AMPLE = 20_000
 _MOST_WAKING = 200_000
-"""So many lines that wake readers are read of a log, if they are not alike; each takes some 50 µs."""
+"""The maximum number of different waking lines read from a log; each takes about 50 µs."""
 _FOLLOWED = 400
-"""What follows on a line where others are left out: a traceback, say."""
+"""How many lines are read after a line if others are left out, for example a traceback."""
 _PRECEDING = 40
-"""So many waking lines before one of a shape that is new: the traceback that it ends."""
+"""How many waking lines are read before a line of a new shape: the traceback that it ends."""
 _MOST_PROGRESS = 20_000
 _PROGRESS_READ = 256
 
 
 @dataclass
 class Allowance:
-    """How many lines of a log may still be looked at one by one, and how many were left out for that."""
+    """How many lines of a log may still be read one by one, and how many were left out."""
 
     waking: int = 0
-    """Lines read that wake readers."""
+    """The number of waking lines read."""
     progress: int = 0
     left_out: int = 0
-    """Lines that could have woken a reader. Their like was read before and behind them."""
+    """The number of unread lines that could have woken a reader. Similar lines before and after them were read."""
     kinds: set[bytes] = field(default_factory=set)
-    """What reports progress, as far as it was read in blocks before."""
+    """The kinds of progress read in earlier blocks."""
     shapes: set[int] = field(default_factory=set)
-    """Hashes of the shapes of waking lines in blocks before."""
+    """Hashes of the shapes of waking lines in earlier blocks."""
 
     @property
     def is_spent(self) -> bool:
-        """So much was read that nobody is waited for any more."""
+        """Whether so much was read that readers are no longer followed."""
         return self.waking >= _MOST_WAKING
 
     def of_waking(self, count: int, distinct: int) -> int:
-        """How many of the waking lines of a block to read."""
+        """Return how many of a block's waking lines to read."""
         least = _ALL_READ if self.waking < _AMPLE else _FEW_READ
         return min(count, max(least, min(distinct, _MOST_WAKING - self.waking)))
 
     def of_progress(self) -> int:
-        """How many of the ends of kinds of progress to read in a block that is not the last."""
+        """Return how many ends of progress kinds to read in a block other than the last."""
         return max(_PROGRESS_READ, _MOST_PROGRESS - self.progress)
 
 
 class LineSelection:
-    """The lines of one block, and the places of those that matter. A place counts pieces between line ends."""
+    """The lines of one block, and the places of those that matter. A place is the index of a piece between line
+    ends."""
 
     def __init__(self, block: TextBlock) -> None:
         self.block = block = whole_lines(block)
         size = len(block.data) - (block.data[-1:] in (b"\n", b"\r"))
         self._pieces: list[bytes] | pa.BinaryArray
         self._begins: Sequence[int]
-        """Of each piece, how many bytes of other pieces stand before it."""
+        """For each piece, the number of bytes of other pieces before it."""
         self._line_of: Sequence[int] | None = None
-        """Of each piece, where a carriage return parts lines: which line of the block it is of."""
+        """For each piece, its line in the block, if carriage returns split lines."""
         self._matters: Matters | None = None
         if size < _SMALL_BYTES:
             self._split(block.data[:size])
@@ -90,7 +91,7 @@ class LineSelection:
         self._has_breaks = BREAK in block.data
         self._places: Sequence[int] = range(len(self._pieces))
         self._gap = range(0)
-        """Places between which not all waking lines are read."""
+        """The places between which not all waking lines are read."""
 
     def _split(self, data: bytes) -> None:
         parted = [line.split(b"\r") for line in data.split(b"\n")]
@@ -116,24 +117,25 @@ class LineSelection:
 
     @property
     def templates(self) -> CountedTemplates:
-        """What its lines are made of."""
+        """The templates of its lines."""
         if self._matters is not None:
             return self._matters.templates
         return templates_of_pieces([bytes(piece) for piece in self._pieces])
 
     def line(self, place: int, most_bytes: int) -> tuple[int, bytes]:
-        """The number of a line and its bytes as they stand there, not yet freed of secrets."""
+        """Return a line's number and its unchanged bytes, not yet redacted."""
         piece = self._pieces[place]
         text = piece if isinstance(piece, bytes) else piece.as_py()
         return self._number(place, self._begins[place] + place), text[:most_bytes].rstrip(BREAK)
 
     @property
     def kinds(self) -> set[bytes]:
-        """What its lines report about progress, by kind and process."""
+        """The kinds of progress in its lines, by kind and process."""
         return {end.kind for end in self._matters.ends} if self._matters else set()
 
     def choose(self, allowance: Allowance, following: set[bytes]) -> None:
-        """Settle what is read, given what was read before, and of what the next block goes on to tell."""
+        """Choose the lines to read, given what was read before and the kinds of progress that continue in the next
+        block."""
         matters = self._matters
         if matters is None:
             return
@@ -152,7 +154,7 @@ class LineSelection:
         self._places = sorted(places)
 
     def _waking_places(self, matters: Matters, allowance: Allowance) -> Sequence[int]:
-        """All of them; of too many the first, the last, and those of shapes that the log did not hold before."""
+        """The places of all waking lines; of too many, the first, the last, and those of new shapes."""
         waking = matters.waking
         most = allowance.of_waking(len(waking), matters.distinct)
         new = [place for shape, place in matters.shapes if shape not in allowance.shapes]
@@ -168,39 +170,39 @@ class LineSelection:
         return [*head, *tail, *chain.from_iterable(around)]
 
     def next_place(self, place: int) -> int | None:
-        """The first piece that matters, at this place or behind it."""
+        """Return the first piece that matters, at or after this place."""
         at = bisect_left(self._places, place)
         return self._places[at] if at < len(self._places) else None
 
     def goes_on_at(self, place: int) -> int | None:
-        """Of a piece where much is left out, far behind the last one that matters: where reading goes on."""
+        """Return where reading continues, for a piece in a skipped part far after the last one that matters."""
         if place not in self._gap:
             return None
         at = bisect_right(self._places, place)
         return self._places[at] if place - self._places[at - 1] > _FOLLOWED else None
 
     def skips_progress(self, start: int, end: int | None) -> bool:
-        """Whether lines between two places report progress."""
+        """Return whether lines between two places report progress."""
         progress: Sequence[int] = self._matters.progress if self._matters else ()
         at = bisect_left(progress, start)
         return at < len(progress) and (end is None or progress[at] < end)
 
     def pieces(self, place: int) -> Iterator[tuple[int, int, bytes]]:
-        """(place, number of the line, bytes) of each piece from a place on, without secrets and empty ones."""
-        size = 1  # mostly only one is wanted; then more, while a reader is awake
+        """Yield (place, line number, bytes) of each piece from a place on, redacted and without empty ones."""
+        size = 1  # usually only one is wanted; more while a reader is awake
         while place < len(self._pieces):
             some = self._pieces[place : place + size]
             for piece in redact_lines(some if isinstance(some, list) else some.to_pylist()):
                 begin = self._begins[place] + place
                 if piece or not self._overwritten(begin):
-                    # What ddx said there is an answer, which is no evidence for the next.
+                    # ddx's own output there is an answer, not evidence for the next one.
                     said = b"" if piece.startswith(_OURS) else piece.rstrip(BREAK)
                     yield place, self._number(place, begin), said
                 place += 1
             size = 64
 
     def _overwritten(self, at: int) -> bool:
-        """Of an empty piece: whether a carriage return stands on one side of it."""
+        """Whether an empty piece is next to a carriage return."""
         return b"\r" in self.block.data[max(0, at - 1) : at + 1]
 
     def _number(self, place: int, begin: int) -> int:

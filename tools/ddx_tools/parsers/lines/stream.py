@@ -1,8 +1,8 @@
-"""One pass over the bytes of a log, for everybody who wants something of it.
+"""Makes one pass over the bytes of a log for all its consumers.
 
-The log comes in blocks of whole lines. What can be said of a block alone is found in threads, a few blocks ahead (Arrow
-and RE2 work outside of Python's lock); what follows from the order of the lines is then told block by block. So memory
-is that of a few blocks, however long the log is, and no byte of it is left out.
+The log comes in blocks of whole lines. Work that needs only one block runs in threads, a few blocks ahead (Arrow and
+RE2 release the GIL); work that depends on the order of lines follows block by block. So memory is that of a few blocks,
+however long the log is, and every byte is read.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from ddx_tools.model.files.log_text import BLOCK_BYTES, Readable, TextBlock, rea
 _THREADS = 2
 _AHEAD = 2
 _SMALL_BYTES = 64 << 10
-"""A block that is not worth a thread."""
+"""Smaller blocks are not worth a thread."""
 
 
 class Consumer(Protocol):
-    """Somebody who reads a log."""
+    """The interface of a log's reader."""
 
     @property
     def look(self) -> Callable[[TextBlock], Any]:
-        """Says what can be said of a block alone; once for all consumers that have the same. Runs in threads."""
+        """The function that analyses a single block, called once for all consumers that share it. Runs in threads."""
 
     def take(self, block: TextBlock, seen: Any) -> None:
-        """The blocks in order, each with what `look` said of it."""
+        """Take the next block, with the result of `look` for it."""
 
 
 @dataclass(frozen=True)
 class LinesRead:
-    """How far a log was read."""
+    """The result of reading a log: how far it was read."""
 
     ends_within_line: bool
-    """Its last line has no end: more of it may still be in the buffer of whoever wrote it."""
+    """Whether its last line has no line end: more may still be in the writer's buffer."""
     problem: str | None
-    """Why the rest of it could not be read."""
+    """Why the rest could not be read; None if all of it was."""
 
 
 def read_lines(stream: Readable, consumers: Sequence[Consumer], block_bytes: int = BLOCK_BYTES) -> LinesRead:
-    """Give the whole log to the consumers. Any bytes will do."""
+    """Read the whole log and pass its blocks to the consumers. Accepts any bytes."""
     source = _Source(read_blocks(stream, block_bytes))
     with ThreadPoolExecutor(_THREADS) as threads:
         for block, seen in _looked_at(threads, source.blocks(), consumers):
@@ -56,7 +56,7 @@ def read_lines(stream: Readable, consumers: Sequence[Consumer], block_bytes: int
 
 
 class _Source:
-    """Blocks as far as they can be read, and what kept the rest from it."""
+    """Yields blocks as long as they can be read, and keeps the reason if reading fails."""
 
     def __init__(self, blocks: Iterator[TextBlock]) -> None:
         self._blocks = blocks

@@ -1,1 +1,1 @@
-"""Lines of jobs' logs."""
+"""Parsers of job log lines."""

@@ -1,4 +1,4 @@
-"""What launchers say, line by line, about the processes that they started.
+"""Reads launchers' messages, line by line, about the processes they started.
 
 torchrun's agent     torch/distributed/elastic/multiprocessing/api.py, torch 1.10 to 2.15
 torch.multiprocessing.spawn    torch/multiprocessing/spawn.py
@@ -24,7 +24,7 @@ WAKING = (
     r"exited on signal",
     r'"exit_code": ',
 )
-"""RE2 expressions, of which one matches every line that `launcher_event` reads."""
+"""RE2 expressions; every line that `launcher_event` reads matches one of them."""
 
 _NEEDLES = ("local_rank", "signal", "terminated with", "exits with return code", "srun: error: ", '"exit_code": ')
 _TASKS_LIMIT = 1_024
@@ -53,7 +53,7 @@ _EVENTS = {
         r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d{1,9}) on node (?P<host>[\w.-]{1,200}) "
         r"exited on signal (?P<number>\d{1,3})"
     ),
-    # ranks-ended.jsonl of `ddx run`; who ended with 0 is of no trouble.
+    # ranks-ended.jsonl of `ddx run`; exits with code 0 are not reported.
     "rank_ended": re.compile(
         r'^\{"rank": (?P<rank>\d{1,6}), "pid": (?P<pid>\d{1,9}), "at_s": [\d.]{1,30}, '
         r'"exit_code": (?P<code>-?[1-9]\d{0,5})\}$'
@@ -75,7 +75,7 @@ _SIGNAL_WORDS = {
 
 @dataclass(frozen=True)
 class LauncherEvent:
-    """A line of a launcher about one process, or about several that ended in one way."""
+    """A launcher's message about one process, or several that ended the same way."""
 
     kind: str
     """`failed`, `stopped`, `launcher_stopped`, `spawn_raised`, `spawn_exited`, `child_exited`, `task_exited`,
@@ -83,18 +83,18 @@ class LauncherEvent:
     pid: int | None = None
     local_rank: int | None = None
     index: int | None = None
-    """Process index of mp.spawn, usually the rank."""
+    """The process index of mp.spawn, usually the rank."""
     exit_code: int | None = None
     """Negative: killed by that signal."""
     signal: str | None = None
     rank: int | None = None
     host: str | None = None
     tasks: tuple[int, ...] = ()
-    """Of Slurm: ranks, if each task is one."""
+    """Slurm task numbers, which are ranks if each task is one."""
 
 
 def launcher_event(text: str) -> LauncherEvent | None:
-    """The event of a line, if it is one."""
+    """Return the launcher event in a line; None if there is none."""
     if not any(needle in text for needle in _NEEDLES):
         return None
     for kind, pattern in _EVENTS.items():
@@ -125,7 +125,7 @@ def _event(kind: str, found: dict[str, str | None]) -> LauncherEvent | None:
 
 
 def _tasks(text: str) -> tuple[int, ...]:
-    """The numbers of a list such as `0,2-3`."""
+    """The numbers in a list such as `0,2-3`."""
     numbers: list[int] = []
     for first, last in re.findall(r"(\d{1,7})(?:-(\d{1,7}))?", text):
         numbers += range(int(first), min(int(last or first), int(first) + _TASKS_LIMIT) + 1)

@@ -1,4 +1,4 @@
-"""Lines of a job's output: decoded, without colours, with what their prefixes say of the rank.
+"""Lines of a job's output: decoded, without colours, with the facts in their prefixes, such as the rank.
 
 The text keeps its indentation: a traceback is recognised by it.
 """
@@ -14,11 +14,11 @@ from ddx_tools.model.files.log_text import DOCKER, encoding_of
 from ddx_tools.parsers.logs.log_prefixes import FIRST_OF_PREFIX, Labels, read_prefix
 
 LINE_LIMIT = 16_000
-"""Characters kept of a line."""
+"""How many characters of a line are kept."""
 
 _GLUED_TO_BAR = re.compile(r"(\d{1,3}%\|[^|]{0,200}\| *[\w.?]{1,20}/[\w.?]{1,20} \[[^\]]{0,80}\]) ?(?=\S)")
 _QUOTED = re.compile(r"(?:> ?){1,3}")
-# What Markdown puts around a log.
+# Markdown around a log.
 _FENCE = re.compile(r" {0,3}(?:> ?)?(?:`{3,8}[\w+-]{0,30}|</?(?:details|pre|code|summary)(?: [\w=\"' ]{1,40})?>)\s*$")
 _NOT_PLAIN = FIRST_OF_PREFIX | set(">`<")
 
@@ -28,30 +28,30 @@ class LogLine:
     """One line, or one piece of it between carriage returns."""
 
     number: int
-    """1-based; pieces of one line share it."""
+    """The line number, from 1; pieces of one line share it."""
     text: str
-    """Without prefixes."""
+    """The text without prefixes."""
     raw: str
-    """The words as they stand in the file, without colours and control characters."""
+    """The text as in the file, without colours and control characters."""
     stream: str = ""
-    """The labels of the line: lines of one process carry the same."""
+    """The labels of the line: lines of one process have the same."""
     rank: int | None = None
     local_rank: int | None = None
     group: str | None = None
-    """Process group id as ProcessGroupNCCL prints it."""
+    """The process group id as printed by ProcessGroupNCCL."""
     pid: int | None = None
     time_s: float | None = None
-    """Seconds since the epoch; a time without zone is read as UTC."""
+    """The time in seconds since the epoch; a time without a zone is read as UTC."""
     is_record: bool = False
-    """A logger's header stood before the text: a record of its own, never the continuation of a message."""
+    """Whether a logger's header precedes the text: then it is a record of its own, never a message's continuation."""
     writer: int | None = None
-    """Thread id in that header."""
+    """The thread id in that header."""
     host: str | None = None
-    """Of a label or a daemon's header that names one."""
+    """The host in a label or a daemon's header."""
 
 
 def lines_of(number: int, piece: bytes, labels: Labels) -> Iterator[LogLine]:
-    """One line out of a piece; two, if words were glued to a progress bar."""
+    """Yield the line in a piece, or two lines if text was glued to a progress bar."""
     raw = piece.decode("utf-8", "replace")
     glued = _GLUED_TO_BAR.search(raw) if "%|" in raw else None
     if glued:
@@ -71,7 +71,7 @@ def _line(number: int, raw: str, labels: Labels) -> LogLine:
 
 
 _TOLD = attrgetter("stream", "rank", "local_rank", "group", "pid", "time_s", "is_record", "writer", "host")
-"""What a prefix says of a line, in the order in which a line has it."""
+"""The facts from a prefix, in the field order of a line."""
 
 
 _PER_RANK_FILE = re.compile(r"(?:^|[_.-])rank[_-]?(\d{1,6})(?=[._-]|$)", re.I)
@@ -81,7 +81,7 @@ _LOG_DIR_FILE = re.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/(?:stdout\.log|s
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """What the name of a log file says of its lines."""
+    """The facts that a log file's name gives about its lines."""
 
     rank: int | None = None
     local_rank: int | None = None
@@ -90,7 +90,7 @@ class FileIdentity:
 
 
 def file_identity(path: str) -> FileIdentity:
-    """What a path says: torchrun's `--log-dir` tree, files of the rank agent, `rank3.log` and the like."""
+    """Return the facts in a path: torchrun's `--log-dir` tree, files of the rank agent, `rank3.log` and the like."""
     if found := _LOG_DIR_FILE.search(path):
         return FileIdentity(local_rank=int(found[2]), attempt=int(found[1]))
     name = path.rsplit("/", 1)[-1]
@@ -101,7 +101,7 @@ def file_identity(path: str) -> FileIdentity:
 
 
 def is_text_log(data: bytes) -> bool:
-    """Whether bytes are lines of text: no pickle, no archive, no JSON document, no other binary."""
+    """Return whether bytes are lines of text, not a pickle, an archive, a JSON document or other binary data."""
     head = data[:8192]
     if not head.strip() or head.startswith(
         (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK\x03\x04", b"\x1f\x8b")
@@ -109,7 +109,7 @@ def is_text_log(data: bytes) -> bool:
         return False
     if head.lstrip()[:1] in (b"{", b"[") and not head.startswith(DOCKER) and _is_json(data):
         return False
-    # NULs alone are a hole: of a file that was cut while its writer kept its place, or of a crashed machine.
+    # A run of NULs is a hole: in a file truncated while its writer kept its offset, or after a machine crash.
     text = head.decode(encoding_of(head) or "utf-8", "replace").replace("\0", "").lstrip("\ufeff")
     if "".join(text.split()).isprintable() and "\ufffd" not in text:
         return bool(text.strip())
@@ -118,11 +118,12 @@ def is_text_log(data: bytes) -> bool:
 
 
 _JSON_LINES = re.compile(rb"\s{0,80}\{\"[^\n]{0,65536}\}[ \t\r]{0,8}\n\s{0,80}\{\"")
-"""A whole object on the first line, and another begins on the second: metrics.jsonl, structured logs."""
+"""A whole object on the first line, and the start of another on the second: metrics.jsonl, structured logs."""
 
 
 def _is_json(data: bytes) -> bool:
-    """Cheap: a document closes at its end what it opened at its start, a log does not; nor do lines of documents."""
+    """Whether bytes are one JSON document, checked cheaply: a document ends with the closing bracket of its first
+    character."""
     if _JSON_LINES.match(data):
         return False
     start, end = data.lstrip()[:2], data.rstrip()[-1:]

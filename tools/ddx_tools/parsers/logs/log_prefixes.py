@@ -1,13 +1,13 @@
-"""What stands before the words of a log line, and what it says of whoever wrote them.
+"""Reads the prefixes of a log line, and the facts in them about its writer.
 
-Prefixes come from whoever put them there, and several can stand on one line:
+Prefixes come from several programs, and one line can have several:
 
     [rank3]:             torch's excepthook and C++ log (distributed_c10d.py, c10/util/Logging.cpp), Lightning's
     [default3]:          torchrun --tee: role and *local* rank (elastic/multiprocessing/tail_log.py)
     [Rank 3] [PG ID 0 PG GUID 0(default_pg) Rank 3]   ProcessGroupNCCL.cpp
     [1,3]<stderr>:       mpirun --tag-output (Open MPI; PRRTE puts a name before the number of the job): job, rank
     3:   [3]             srun --label, mpiexec -prepend-rank: task, which is a rank only if each task is one
-    node-1:   node-1 |   pdsh, DeepSpeed, clush, docker compose: host, if it stands before nearly all lines
+    node-1:   node-1 |   pdsh, DeepSpeed, clush, docker compose: host, if nearly all lines start with it
     (RayTrainWorker pid=123, ip=10.0.0.1)             Ray
     [pod/train-0/pytorch]                             kubectl logs --prefix
     Nov 21 10:00:00 node-1 python[4242]:              journalctl, syslog
@@ -45,7 +45,7 @@ _LEVEL_AND_PLACE = re.compile(rf"\[{_LEVEL}\|[\w./-]{{1,100}}:\d{{1,6}}\] ?")
 _LOGGER_NAME = re.compile(r"\[[A-Za-z][\w.-]{0,30}\] (?=\d{4}-\d\d-\d\d )")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _RECORD = re.compile(rf"(?:[-|\[ ]{{0,3}}|- [\w.:/-]{{1,80}} - ){_LEVEL}")
-"""What follows on a stamp that a logger wrote."""
+"""What follows a stamp written by a logger."""
 _TASK_BEFORE = re.compile(r"(\d{1,5}): ?(?=\[(?:default|rank)\d)")
 _TASK = re.compile(r" {0,5}(\d{1,5}): ?")
 _BRACKETED_TASK = re.compile(r"\[(\d{1,5})\] ?")
@@ -53,17 +53,17 @@ _HOST = re.compile(r"([A-Za-z][\w.-]{0,62})(?: +\||:) ")
 
 _ONE_TASK_MANY_RANKS = re.compile(rb"\[default\d|torch/distributed/elastic|local_rank: \d")
 _LABEL_SHARE = 0.9
-"""Of the lines of a log's head."""
+"""The share of a log's first lines that must have the label."""
 _LAUNCHERS = (b"srun: ", b"slurmstepd: ", b"mpirun", b"mpiexec", b"prterun", b"pdsh@")
-"""Their own words bear no label."""
+"""Launchers' own messages have no label."""
 
 
 @dataclass(slots=True)
 class Prefix:
-    """What the prefixes of one line say."""
+    """The facts in the prefixes of one line."""
 
     stream: str = ""
-    """Its labels: lines of one process carry the same."""
+    """Its labels: lines of one process have the same."""
     rank: int | None = None
     local_rank: int | None = None
     group: str | None = None
@@ -73,13 +73,13 @@ class Prefix:
     is_record: bool = False
     writer: int | None = None
     end: int = 0
-    """Where the words begin."""
+    """Where the text begins."""
 
 
 class Labels:
-    """Which label, that by itself could be anything, stands before the lines of a log.
+    """The kind of ambiguous label that precedes the lines of a log.
 
-    A number before a colon says nothing ("12: loss 0.3"); a label stands before nearly all lines and recurs.
+    A number before a colon by itself means nothing ("12: loss 0.3"); a label precedes nearly all lines and recurs.
     """
 
     def __init__(self, head: bytes) -> None:
@@ -92,7 +92,7 @@ class Labels:
         for pattern in (_TASK, _BRACKETED_TASK, _HOST):
             found = [match[1] for line in lines if (match := pattern.match(line))]
             recurs = len(found) >= 4 and len(found) >= _LABEL_SHARE * len(lines) and len(found) > 2 * len(set(found))
-            # Hosts are numbered, in contrast to levels and the names of numbers.
+            # Host names are numbered, unlike levels and names of values.
             if recurs and (pattern is not _HOST or all(re.search(r"\d", label) for label in found)):
                 self.pattern = pattern
                 break
@@ -111,7 +111,7 @@ class Labels:
 
 
 def read_prefix(raw: str, labels: Labels, start: int = 0) -> Prefix:
-    """All prefixes of a line, from left to right, of which the first may stand at `start`."""
+    """Read all prefixes of a line from left to right, beginning at `start`."""
     prefix = Prefix(end=start)
     labels.take(prefix, raw)
     while prefix.end < len(raw) and _one(prefix, raw):
@@ -120,7 +120,7 @@ def read_prefix(raw: str, labels: Labels, start: int = 0) -> Prefix:
 
 
 def _one(prefix: Prefix, raw: str) -> bool:
-    """Read the next prefix, if one follows."""
+    """Read the next prefix; return whether there was one."""
     for pattern, use in _BY_FIRST.get(raw[prefix.end], ()):
         if found := pattern.match(raw, prefix.end):
             prefix.end = found.end()
@@ -130,7 +130,7 @@ def _one(prefix: Prefix, raw: str) -> bool:
 
 
 def _rank(prefix: Prefix, found: re.Match[str]) -> None:
-    # Behind its header the C++ logger counts within the process group; the stream is what stands before it.
+    # After its header, the C++ logger counts within the process group; the stream is in what precedes it.
     if prefix.rank is None or not prefix.is_record:
         prefix.rank = int(found[1])
     prefix.stream += "" if prefix.is_record else f"rank{found[1]} "
@@ -153,7 +153,7 @@ def _local_rank(prefix: Prefix, found: re.Match[str]) -> None:
 
 def _group(prefix: Prefix, found: re.Match[str]) -> None:
     prefix.group, prefix.is_record = found[1], True
-    # It counts the members of the group, and group 0 holds all ranks.
+    # It counts the members of the group; group 0 contains all ranks.
     if prefix.rank is None and found[1] == "0":
         prefix.rank = int(found[2])
 
@@ -173,7 +173,7 @@ def _header(prefix: Prefix, found: re.Match[str]) -> None:
 
 
 def _name(_: Prefix, __: re.Match[str]) -> None:
-    """The name of a logger says nothing; its stamp follows."""
+    """Skip a logger's name, which has no facts; its stamp follows."""
 
 
 def _syslog(prefix: Prefix, found: re.Match[str]) -> None:
@@ -182,7 +182,7 @@ def _syslog(prefix: Prefix, found: re.Match[str]) -> None:
 
 def _stamp(prefix: Prefix, found: re.Match[str]) -> None:
     prefix.time_s = _seconds(found[1], found[2], found[4] or "", found[5] or "Z")
-    # Python's logging writes a comma before the milliseconds; stamps of a container stand on every line.
+    # Python's logging writes a comma before the milliseconds; container stamps are on every line.
     prefix.is_record |= found[3] == "," or bool(_RECORD.match(found.string, found.end()))
     _daemon(prefix, found.string)
 
@@ -192,7 +192,7 @@ def _kernel_stamp(prefix: Prefix, found: re.Match[str]) -> None:
 
 
 def dmesg_seconds(stamp: str) -> float | None:
-    """Seconds since the epoch of what `dmesg -T` writes, as if it were UTC: `Sat Nov 21 04:01:39 2026`."""
+    """Return a time written by `dmesg -T` in seconds since the epoch, read as UTC: `Sat Nov 21 04:01:39 2026`."""
     found = _DMESG_STAMP.fullmatch(stamp)
     if found is None or found[1] not in _MONTHS:
         return None
@@ -200,7 +200,7 @@ def dmesg_seconds(stamp: str) -> float | None:
 
 
 def _daemon(prefix: Prefix, raw: str) -> None:
-    """`host program[pid]: `, as journald writes it behind a stamp."""
+    """Read `host program[pid]: `, which journald writes after a stamp."""
     if found := _DAEMON.match(raw, prefix.end):
         prefix.end = found.end()
         prefix.host, prefix.pid = found[1], int(found[2])
@@ -242,6 +242,6 @@ _BY_FIRST: dict[str, tuple[tuple[re.Pattern[str], _Use], ...]] = {
     "R": ((_RANK_WORD, _rank),),
     "r": ((_RANK_WORD, _rank), (_R_LABEL, _short_rank)),
 }
-"""By the first character of a prefix."""
+"""The readers by the first character of a prefix."""
 FIRST_OF_PREFIX = frozenset(_BY_FIRST)
-"""A line that begins with another character bears no prefix, unless a label stands before all lines."""
+"""A line that begins with another character has no prefix, unless all lines have a label."""

@@ -1,4 +1,4 @@
-"""Training steps as programs print them: `step 12/100 loss 0.53`, `{'iter': 12}`, `40%|…| 12/30 […]`."""
+"""Reads training steps as printed by programs: `step 12/100 loss 0.53`, `{'iter': 12}`, `40%|…| 12/30 […]`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOSS = re.compile(
 
 @dataclass(frozen=True)
 class LoggedStep:
-    """A step that a line reports."""
+    """The training step in a line."""
 
     step: int
     total: int | None = None
@@ -26,7 +26,7 @@ class LoggedStep:
 
 
 def parse_progress(text: str) -> LoggedStep | None:
-    """The step of a line, if it reports one."""
+    """Return the training step in a line; None if there is none."""
     text = text[:2_000]
     if "%|" not in text and "step" not in (lower := text.lower()) and "iter" not in lower:
         return None

@@ -1,4 +1,4 @@
-"""Values that programs print on every rank so that somebody can compare them: checksums, norms, ids of samples.
+"""Reads values that programs print on every rank for comparison: checksums, norms, sample ids.
 
 rank 2 step 0 sha(params)=9c1f04ab sha(buffers)=51d0e77a          anybody's print
 [rank3]: step 10 param_norm 812.25 grad_norm=1.873
@@ -6,10 +6,10 @@ rank 2 step 0 sha(params)=9c1f04ab sha(buffers)=51d0e77a          anybody's prin
 rank 1 | first keys ['a00192/0007713', 'a00192/0001120']
 rank 0 batch 0 sample ids: tensor([17, 4, 23])
 [rank 2] step 30: own loss 2.31, gradient norm 1.70412, weights 312.55081, samples [812, 6417, 93]
-[rank 5] step 30: shard 1 of 4, weights 127.10466                which piece of the model it is of
+[rank 5] step 30: shard 1 of 4, weights 127.10466                with the piece of the model
 process 1: wiki-03, first sentence [88, 2, 417]
 rank 0 step 10 local grad norm 0.9377, mean grad norm 0.7105
-step 100: rank0 gnorm 2.2011  rank1 gnorm 2.1987                  all ranks in one line, each with the same words
+step 100: rank0 gnorm 2.2011  rank1 gnorm 2.1987                  all ranks in one line, in the same form
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAKING = (
     r"|fingerprint|md\d|crc|(?:^|[^a-z])sha\d{0,3}(?:[^a-z]|$)|sample|sentence|example|first[_ -]"
     r"|(?:data|image|img|shard|dataset|train)[_ -]?(?:key|id|ind|name)"
 )
-"""RE2: one of these stands in every line that `rank_values` reads, also where its digits are all 0."""
+"""RE2 expressions; every line that `rank_values` reads matches one of them, even with all digits replaced by 0."""
 
 _HEX = r"(?:0x)?[0-9a-f]{6,64}"
 _DECIMAL = r"[-+]?\d{1,20}(?:\.\d{1,30})?(?:e[-+]?\d{1,3})?"
@@ -34,8 +34,8 @@ _END = r"(?![\w.]*\w)"
 _CHECKSUM = r"(?:sha\d{0,3}|md5|crc\d{0,2}|hash|checksum|digest|fingerprint)"
 _PARAMETERS = r"(?:param(?:eter)?s?|weights?|model|state_?dict)"
 _BUFFERS = r"buffers?"
-# A bare "weights 279.845" is a norm or a sum: a number of parameters has no such decimals, and often a unit. Behind
-# another word they are those of classes, of the terms of a loss, of a router.
+# A bare "weights 279.845" is a norm or a sum: a parameter count has no decimals and often a unit. After another word,
+# "weights" are those of classes, loss terms or a router.
 _MEASURED = r"[-+]?\d{1,20}\.\d{3,30}(?:e[-+]?\d{1,3})?"
 _BARE = (
     r"(?:^|(?<=[^a-z_\s-])|(?<=[^a-z_\s] )|(?<=\bmodel )|(?<=\ball )|(?<=\bthe )"
@@ -53,7 +53,7 @@ _DRAWN = r"(?:samples|examples)"
 
 
 def _sum_of(thing: str) -> str:
-    """`sha(params)`, `hash of params`, `param_norm`."""
+    """An expression for `sha(params)`, `hash of params` or `param_norm`."""
     named = rf"(?:{_SUM}(?:\({thing}\)|(?: of |[_ .-]){thing})|{thing}{_OF}{_SUM})"
     return rf"(?<![a-z]){named}{_BEHIND}({_HEX}|{_DECIMAL}){_END}"
 
@@ -89,7 +89,7 @@ _NEEDED = {
     "drawn": ("[",),
     "batch": ("batch", "data", "input", "sample"),
 }
-"""One of these stands, in small letters, in whatever an expression matches."""
+"""Every match of an expression contains one of these in lower case."""
 _WORDS = (
     "norm", "|g", "|w|", "|theta|", "sha", "md5", "crc", "hash", "sum", "digest", "fingerprint", "key", "id", "ind",
     "name", "weights", "param", "sample", "example", "first", "grad",
@@ -110,28 +110,28 @@ _STEP = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RankValue:
-    """One value of a line."""
+    """One value in a line that ranks can be compared by."""
 
     what: str
-    """parameters, buffers, samples, batch or grad_norm; own_grad_norm (of this rank alone) and mean_grad_norm (of the
-    mean over ranks) where the words tell them apart; drawn (a list behind the bare word "samples", of what need not be
-    samples)."""
+    """parameters, buffers, samples, batch or grad_norm; own_grad_norm (of this rank only) and mean_grad_norm (of the
+    mean over ranks) if the line distinguishes them; drawn (a list after the bare word "samples", which need not be
+    sample ids)."""
     value: str
-    """As printed, bounded; a long list by its beginning."""
+    """The printed value, bounded; a long list is cut."""
     step: int | None
-    """Step, iteration or batch, if the line says it."""
+    """The step, iteration or batch, if the line names it."""
     rank: int | None
-    """The rank that the words themselves name."""
+    """The rank that the text itself names."""
     label: int | None
-    """A number before the line ("3: "), which is a rank if all ranks' lines have one."""
+    """A number before the text ("3: "), which is a rank if all ranks' lines have one."""
     of: str | None = None
-    """Of parameters or buffers, what of the model they are, if the line says it: "expert 1", or "whole"."""
+    """For parameters or buffers, the part of the model, if the line names it: "expert 1", or "whole"."""
 
 
 def rank_values(text: str) -> list[RankValue]:
-    """The values of a line that ranks can be compared by; of each kind and rank the first.
+    """Return the values in a line that ranks can be compared by, the first of each kind and rank.
 
-    Of a line that names several ranks, if each is followed by values of the same kinds, else none.
+    A line that names several ranks counts only if each is followed by values of the same kinds.
     """
     text = text[:_TEXT_LIMIT]
     lower = text.lower()
@@ -151,7 +151,7 @@ def rank_values(text: str) -> list[RankValue]:
 
 
 def _values(text: str) -> list[RankValue]:
-    """Of a text that names one rank at most."""
+    """The values in a text that names at most one rank."""
     lower = text.lower()
     ranks = {int(number) for number in _RANK.findall(text)}
     matches = {
@@ -174,6 +174,6 @@ def _values(text: str) -> list[RankValue]:
 
 
 def _of(text: str) -> str | None:
-    """The piece of the model that a line names, or that it is the whole."""
+    """The piece of the model that a line names, or "whole"."""
     pieces = sorted({f"{kind.lower()} {int(number)}" for kind, number in _PIECE.findall(text)})
     return ", ".join(pieces) or ("whole" if _WHOLE.search(text) else None)

@@ -1,4 +1,4 @@
-"""What programs print of their progress: steps, epochs, losses, and the bars of work beside training.
+"""Reads printed progress: steps, epochs, losses, and progress bars of work beside training.
 
 {'loss': 1.84, 'grad_norm': 2.1, 'epoch': 0.4}                                    transformers, trainer_callback.py
 Running map:  9%|9   | 280/2969 [29:55<4:48:08, 155.6 examples/s]                 tqdm, std.py (format_meter)
@@ -22,7 +22,7 @@ from ddx_tools.model.quantities import size_bytes
 _TEXT_LIMIT = 2_000
 _SHAPE_LIMIT = 80
 _BANDWIDTH_TEST = "# nThread "
-"""The settings of nccl-tests, which name the step from size to size and a number of repetitions."""
+"""The settings line of nccl-tests, which contains a size step and a repetition count."""
 _WORDS = ("step", "iter", "epoch", "batch", "loss", "%|")
 
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?)(?![\w.]*\w)"
@@ -42,14 +42,14 @@ _IN_EPOCH = re.compile(
     r"\[ {0,8}(\d{1,12})/ {0,8}(\d{1,12})\]",
     re.I,
 )
-# "epoch 3 it 50/626", of people's own prints.
+# "epoch 3 it 50/626", from programs' own prints.
 _IT_OF_EPOCH = re.compile(r"(?<![\w.])epoch:? {0,2}\d{1,9},? {1,3}it:? {1,8}(\d{1,12})/ {0,8}(\d{1,12})(?!\.?\w)", re.I)
 _LOSS = re.compile(r"(?<![a-z])loss['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I)
 _NORM = re.compile(
     r"(?<![a-z])grad(?:ient)?[_ ]?norm['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I
 )
 _STATED_RANK = re.compile(r"(?<![\w.])(?:local_|local )?rank ?[:=#]? ?(\d{1,6})(?![\w.]*\d)", re.I)
-# The settings of a job name steps and batches as well ("Total optimization steps = 500").
+# A job's settings also name steps and batches ("Total optimization steps = 500").
 _SETTING = re.compile(
     r"(?:total|num(?:ber)?(?: of)?|max(?:imum)?|min|warm-?up|every|per|each|optimi[sz]ation|accumulation|at most"
     r"|after|of|nan|skipped|global|micro|mini|effective|local)[ _:-]{0,3}$",
@@ -60,7 +60,7 @@ _BAR = re.compile(
     r"(\d{1,3})%\|[^|]{0,200}\| *([\d.]{1,15})([kKMGTP]?)i?B?/([\d.]{1,15})([kKMGTP]?)i?B? "
     r"\[(?:(\d{1,4}):)?(\d{1,3}):(\d\d)<[^,\]]{1,40}, *([\d.]{1,15}|\?)? *([^,\]]{0,40})"
 )
-# What is allocated now, not its peak ("max_alloc", "peak memory"), which may only rise.
+# Current allocation, not its peak ("max_alloc", "peak memory"), which can only rise.
 _ALLOCATED = re.compile(
     r"(?<![a-z])(?:(?:cuda|gpu|mem(?:ory)?)[_ /.])*(?:alloc(?:ated)?)(?:[_ ]mem(?:ory)?)?[_ ]?\(?(bytes|[kmgt]i?b)?\)?"
     r"['\"]?(?: {0,3}[:=]| is)? {0,8}(\d{1,15}(?:\.\d{0,9})?) ?(bytes|[KMGT]i?B)?(?![\w.]*\w)",
@@ -78,7 +78,7 @@ _DATA_TIME = re.compile(
     r"(\d{1,9}\.\d{1,12}) ?(ms|s)?(?![\w.]*\w)",
     re.I,
 )
-# The same, with its unit, in the words of a program's own print: "read 0.44 s, train 0.03 s".
+# The same with its unit, in a program's own print: "read 0.44 s, train 0.03 s".
 _INPUT_TIME = re.compile(
     r"(?<![\w.])(?:data|load|read|fetch|input)(?:[_ ]?load)?(?:er|ing)?(?:[_ ]?(?:wait|time))?"
     r"['\"]?(?: {0,3}[:=])? {0,8}(\d{1,9}(?:\.\d{1,12})?) ?(ms|s)(?![\w.]*\w|/)",
@@ -90,14 +90,14 @@ _SECONDS = re.compile(
     r"(\d{1,12}(?:\.\d{0,12})?) ?(ms|s)?(?![\w.]*\d)",
     re.I,
 )
-# Work that a rank does for itself, before or beside the steps that all ranks make together.
+# Work that a rank does by itself, before or beside the steps that all ranks make together.
 _OWN_WORK = re.compile(
     r"token|mapp?(?:ing)?\b|filter|process|pars(?:e|ing)|pack|load|read|download|upload|fetch|cach|sav|writ|shard"
     r"|convert|extract|index|build|prepar|merg|copy|hash|compress|scan|resiz|encod|concat|group(?:ing)? texts"
     r"|generating \w+ split",
     re.I,
 )
-# What is left of a step beside it, in the same words: a part, where the meters above print the whole.
+# The rest of the step in the same form: a part, whereas the meters above print the whole.
 _COMPUTE_TIME = re.compile(
     r"(?<![\w.])(?:train(?:ing)?|comput(?:e|ing|ation))(?:[_ ]?time)?"
     r"['\"]?(?: {0,3}[:=])? {0,8}(\d{1,9}(?:\.\d{1,12})?) ?(ms|s)(?![\w.]*\w|/)",
@@ -112,8 +112,8 @@ _COUNTED_WORK = re.compile(
 )
 _DONE = re.compile(r"(?<![\w.])(?:[a-z]{3,20}(?:ed|ing)|written|built|sent|read|done)(?![\w.])", re.I)
 _WORDS_BEFORE = 60
-"""How many characters before a count may say what it counts."""
-# "rank 3 of 8", "attempt 1 of 3", "epoch 2 of 10": what is counted there is no work of this rank alone.
+"""How many characters before a count may name what it counts."""
+# "rank 3 of 8", "attempt 1 of 3", "epoch 2 of 10": these do not count work of this rank only.
 _NO_WORK = re.compile(
     r"ranks?|nodes?|hosts?|workers?|gpus?|devices?|process|processes|replicas?|stages?|members?|attempts?|tr(?:y|ies)"
     r"|retry|retries|restarts?|epochs?|steps?|iter\w*|batch\w*|updates?|used?|free|uses|using|out|size|layers?|folds?"
@@ -127,38 +127,38 @@ _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 @dataclass(frozen=True)
 class StepFacts:
-    """What one line says of progress."""
+    """The progress facts in one line."""
 
     shape: str
-    """The line without its numbers: lines of one print statement share it, whatever rank they are of."""
+    """The line without its numbers: lines from one print statement share it, on any rank."""
     step: int | None = None
-    """Step, iteration or update; of a bar, how many are done."""
+    """The step, iteration or update; for a bar, how many are done."""
     batch: int | None = None
     total: int | None = None
     epoch: float | None = None
     loss: float | None = None
-    """Finite, infinite or NaN."""
+    """The loss: finite, infinite or NaN."""
     grad_norm: float | None = None
     step_s: float | None = None
-    """Seconds that a step takes, where the line says it."""
+    """The seconds that a step takes, if the line says so."""
     data_share: float | None = None
-    """Of the time that the line says an iteration took, the part that went into waiting for data; 0 to 1."""
+    """The share of the printed iteration time spent waiting for data; 0 to 1."""
     input_s: float | None = None
-    """Seconds that the line gives to reading or waiting for data."""
+    """The printed seconds for reading or waiting for data."""
     allocated_bytes: int | None = None
-    """Memory of the GPU that is allocated, not the most that ever was."""
+    """The currently allocated GPU memory, not the peak."""
     rank: int | None = None
     """The rank that the words themselves name."""
     bar: str | None = None
-    """Of a progress bar or such a count, what it says that it counts; "" if it does not say."""
+    """What a progress bar or similar count says it counts; "" if it does not say."""
     own_work: bool = False
-    """A bar or a count of work that a rank does for itself: tokenizing, loading, saving."""
+    """Whether it is a bar or count of a rank's own work: tokenizing, loading, saving."""
     elapsed_s: float | None = None
-    """Of a bar: since when it runs."""
+    """How long a bar has been running."""
 
 
 def step_facts(text: str) -> StepFacts | None:
-    """What a line says of progress; None if it says nothing of it."""
+    """Return the progress facts in a line; None if there are none."""
     text = text[:_TEXT_LIMIT]
     if text.startswith(_BANDWIDTH_TEST):
         return None
@@ -170,12 +170,12 @@ def step_facts(text: str) -> StepFacts | None:
 
 
 def _only_says_when(facts: StepFacts) -> bool:
-    """Whether a line names a step and nothing of it, as one does that reports other work at that step."""
+    """Whether a line names a step but has no facts about it, such as a line about other work at that step."""
     return facts.bar is None and (facts.total, facts.loss, facts.grad_norm, facts.step_s) == (None, None, None, None)
 
 
 def counted_work(facts: StepFacts) -> tuple[int, int] | None:
-    """How much is done of how much, of a line that counts a rank's own work or an evaluation; None of others."""
+    """Return (done, total) for a line that counts a rank's own work or an evaluation; None for other lines."""
     done = facts.step if facts.batch is None else facts.batch
     if done is None or not facts.total or not (facts.own_work or evaluates(facts.shape)):
         return None
@@ -225,7 +225,7 @@ def _counter_facts(text: str) -> StepFacts | None:
 
 
 def _is_work(found: re.Match[str]) -> bool:
-    """Whether what is counted is work; `3/8` may be anything, unless a word before it says what was done."""
+    """Whether the count is of work; `3/8` may be anything, unless a word before it says what was done."""
     if _NO_WORK.fullmatch(found["what"]) or _NO_WORK.fullmatch(found["unit"] or ""):
         return False
     before = found.string[max(0, found.start("done") - _WORDS_BEFORE) : found.start("done")]
@@ -273,7 +273,7 @@ def _amount(digits: str, prefix: str) -> int | None:
 
 
 def _rate(number: str | None, unit: str) -> float | None:
-    """Seconds for one: of `2.1it/s` and of `1.3s/it`."""
+    """The seconds per item, from `2.1it/s` or `1.3s/it`."""
     try:
         value = float(number or "")
     except ValueError:
@@ -294,7 +294,8 @@ def _seconds(text: str) -> float | None:
 
 
 def _data_share(text: str) -> float | None:
-    """Meters print both times (mmengine, torchvision, timm, the ImageNet example); units are the same if not named."""
+    """The data share of meters that print both times (mmengine, torchvision, timm, the ImageNet example); unnamed units
+    are equal."""
     data, whole = _DATA_TIME.search(text), _TIME.search(text)
     if not data or not whole:
         return _input_share(text)
@@ -304,7 +305,7 @@ def _data_share(text: str) -> float | None:
 
 
 def _input_share(text: str) -> float | None:
-    """Of a line that parts a step into reading and computing."""
+    """The data share in a line that splits a step into reading and computing."""
     read, computed = _input_s(text), _COMPUTE_TIME.search(text)
     if read is None or not computed:
         return None

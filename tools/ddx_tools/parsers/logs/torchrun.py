@@ -1,4 +1,5 @@
-"""torchrun's summary of failed ranks (torch/distributed/elastic/multiprocessing/errors/__init__.py, torch 1.9 to 2.15).
+"""Reads torchrun's summary of failed ranks (torch/distributed/elastic/multiprocessing/errors/__init__.py, torch 1.9 to
+2.15).
 
     ============================================================
     train.py FAILED
@@ -34,7 +35,7 @@ _RULE = re.compile(r"([=\-*])\1{4,200}$")
 _TITLE = re.compile(r"(.{1,300}) FAILED$")
 _ENTRY = re.compile(r"\[(\d{1,6})\]:$")
 _FIELD = re.compile(r"  (time|host|rank|exitcode|error_file|traceback|msg) *: ?(.*)$")
-# A field whose value only a summary holds: what came above it was cut off.
+# A field with a value that only summaries have: the lines above it were cut off.
 _CUT = re.compile(r"  (?:time +: \d{4}-\d\d-\d\d_\d\d:|rank +: \d{1,6} \(local_rank: |exitcode +: -?\d{1,6} \(pid: )")
 _RANK = re.compile(r"(\d{1,6}) \(local_rank: (\d{1,6})\)")
 _EXIT = re.compile(r"(-?\d{1,6}) \(pid: (\d{1,9})\)")
@@ -44,14 +45,14 @@ _SECTIONS = {
     "Root Cause:": True,
     "Other Failures:": False,
 }
-"""Heading to whether its failures are those that the agent saw first."""
+"""Maps each heading to whether its failures are the ones that the agent saw first."""
 _OPENINGS = ("=", "-", "*", "R", "O", " ")
 _ENTRY_LIMIT = 10_000
 _TEXT_LINES = 400
 _FOREIGN_LIMIT = 20
 
 WAKING = (r"(?:={5}|-{5}|\*{5})\s*$", "Root Cause", "Other Failures:", r"  (?:time|rank|exitcode) +: ")
-"""RE2 expressions, of which one matches every line with which a summary may begin."""
+"""RE2 expressions; every line that may begin a summary matches one of them."""
 
 
 @dataclass
@@ -61,7 +62,7 @@ class Failure:
     line: int
     raw: str
     is_first_observed: bool
-    """The agent's "root cause", which is only the smallest time stamp."""
+    """Whether it is the agent's "root cause", which only means the smallest time stamp."""
     rank: int | None = None
     local_rank: int | None = None
     pid: int | None = None
@@ -71,12 +72,12 @@ class Failure:
     time_s: float | None = None
     error_file: str | None = None
     text: list[str] = field(default_factory=list)
-    """The traceback that the rank left (under @record), or a remark of the agent."""
+    """The traceback that the rank left (under @record), or the agent's remark."""
 
 
 @dataclass
 class FailureBlock:
-    """A summary, as far as the log holds it."""
+    """A summary, as far as the log contains it."""
 
     line: int
     raw: str
@@ -95,11 +96,11 @@ class FailureBlockReader:
 
     @property
     def is_open(self) -> bool:
-        """A summary has begun, or may begin with the next line."""
+        """Whether a summary has begun, or may begin with the next line."""
         return self._block is not None or self._rule_before
 
     def feed(self, line: LogLine) -> tuple[bool, FailureBlock | None]:
-        """Take one line: whether it belongs to a summary, and the summary that it ended."""
+        """Take one line; return whether it belongs to a summary, and the summary that it ended."""
         if self._block is None:
             return self._start(line), None
         text = line.text.rstrip()
@@ -111,7 +112,7 @@ class FailureBlockReader:
         return False, self.close() if self._foreign > _FOREIGN_LIMIT else None
 
     def close(self) -> FailureBlock | None:
-        """The log ends."""
+        """End the log; return the unfinished summary, if any."""
         finished, self._block = self._block, None
         return finished
 

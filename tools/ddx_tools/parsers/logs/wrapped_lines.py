@@ -1,8 +1,8 @@
-"""Lines that a terminal broke at its width, in logs that were copied from one: put together again where it matters.
+"""Rejoins lines that a terminal wrapped, in logs copied from one, where that matters.
 
-A copy of a terminal of 80 columns breaks messages in the middle of a word. Nothing marks the break, and many lines are
-as long as others by chance. So lines are only joined in logs whose longest lines are all equally long, and only where a
-known message, a frame of a traceback or an exception goes on over the break.
+A copy of a terminal of 80 columns breaks messages in the middle of a word. Nothing marks the break, and many lines have
+equal lengths by chance. So lines are only joined in logs whose longest lines all have the same length, and only if a
+known message, a traceback frame or an exception continues across the break.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ddx_tools.parsers.logs.launcher_words import launcher_event
 from ddx_tools.parsers.logs.log_prefixes import Labels, read_prefix
 
 BREAK = b"\x0b"
-"""Stands at the end of a joined line for each break in it, so that lines can be counted; other text holds none."""
+"""Marks each break at the end of a joined line, so that lines can be counted; other text never contains it."""
 
 _MOST_BYTES = 1 << 20
 _WIDTHS = range(40, 401)
@@ -32,13 +32,14 @@ _NO_LABELS = Labels(b"")
 
 
 def whole_lines(block: TextBlock) -> TextBlock:
-    """The same lines without control characters, joined if a terminal broke them: what is copied from one is short."""
+    """Return the lines without control characters, rejoined if a terminal wrapped them; only short logs are copied from
+    one."""
     data = block.data.translate(None, CONTROL)
     return replace(block, data=rejoined(data) if len(data) <= _MOST_BYTES else data)
 
 
 def rejoined(data: bytes) -> bytes:
-    """The text with its broken lines joined."""
+    """Return the text with wrapped lines rejoined."""
     width = _width(data)
     if width is None:
         return data
@@ -54,7 +55,8 @@ def rejoined(data: bytes) -> bytes:
 
 
 def _broken(lines: list[str], at: int, width: int) -> list[str]:
-    """The lines that may be one: all but the last are as long as the terminal is wide, and none begins something."""
+    """The lines that may be one: all but the last are as long as the terminal is wide, and none begins a new
+    message."""
     pieces = [lines[at]]
     while len(pieces[-1]) == width and len(pieces) < _MOST_PIECES and at + len(pieces) < len(lines):
         following = lines[at + len(pieces)]
@@ -65,11 +67,11 @@ def _broken(lines: list[str], at: int, width: int) -> list[str]:
 
 
 def _belonging(pieces: list[str]) -> int:
-    """How many of the pieces are one line: as far as something that is known goes on over the breaks."""
+    """How many of the pieces form one line: as long as a known form continues across the breaks."""
     if len(pieces) == 1:
         return 1
     joined = "".join(pieces)
-    # A prefix is never all of a line.
+    # A prefix is never a whole line.
     spans = [(0, read_prefix(joined, _NO_LABELS).end + 1), *(found.span() for found in _FRAME.finditer(joined))]
     for match in match_signatures(joined):
         start = joined.find(match.text)
@@ -86,7 +88,7 @@ def _belonging(pieces: list[str]) -> int:
 
 
 def _width(data: bytes) -> int | None:
-    """The length of the longest lines, if it may be that of a terminal."""
+    """The length of the longest lines, if it may be a terminal's width."""
     lengths = Counter(len(line) for line in data.decode("utf-8", "replace").split("\n"))
     width = max(lengths)
     return width if width in _WIDTHS and (lengths[width] > 1 or width in _USUAL_WIDTHS) else None

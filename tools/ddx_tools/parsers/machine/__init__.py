@@ -1,1 +1,1 @@
-"""Texts of machines."""
+"""Parsers of texts about machines."""

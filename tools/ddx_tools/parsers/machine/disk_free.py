@@ -1,9 +1,10 @@
-"""`df`, with any of -h, -k, -m, -B, -T and -i, wrapped or not, and `mount` lines of tmpfs (coreutils 8 and 9, busybox).
+"""Reads `df` with any of -h, -k, -m, -B, -T and -i, wrapped or not, and tmpfs `mount` lines (coreutils 8 and 9,
+busybox).
 
     Filesystem      Size  Used Avail Use% Mounted on
     tmpfs            64M     0   64M   0% /dev/shm
 
-A lone line without its heading is read, too: people paste just that. Topics: `disk` (bytes, or inodes with -i).
+A single line without its heading is read too: people paste just that. Topics: `disk` (bytes, or inodes with -i).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BLOCKS = {"1K-blocks": 1 << 10, "1024-blocks": 1 << 10, "1M-blocks": 1 << 20, "
 
 
 def read_disk_free(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """One fact for each file system."""
+    """Yield one `disk` fact for each file system in `df` output."""
     unit: str | None = None
     device: str | None = None
     for line in lines:
@@ -50,7 +51,7 @@ def read_disk_free(lines: Sequence[TextLine]) -> Iterator[HostFact]:
                 yield HostFact("disk", mount["mount"], line, values)
         elif not line.text.strip():
             unit = None
-        # A long device name stands on a line of its own, and its figures on the next.
+        # A long device name is on a line of its own, with its figures on the next.
         device = line.text.strip() if unit and line.text[:1] not in ("", " ") and " " not in line.text.strip() else None
 
 
@@ -74,17 +75,17 @@ def _figure(text: str, unit: str | None) -> int | None:
         return number * _BLOCKS[unit]
     if unit and unit.endswith("-blocks"):
         return number * (integer(unit.removesuffix("-blocks")) or 1)
-    # `df -h` prints a bare 0; without a heading, figures without a letter are df's own blocks of 1 KiB.
+    # `df -h` prints a bare 0; without a heading, figures without a unit are df's own 1 KiB blocks.
     return number << 10 if unit is None else number
 
 
-# --- `stat -f FILE…`: the size of file systems and what is left of them (coreutils 8 and 9)
+# --- `stat -f FILE…`: the size and free space of file systems (coreutils 8 and 9)
 #       File: "/dev/shm"
 #         ID: 93860dcc0e3b5ec0 Namelen: 255     Type: tmpfs
 #     Block size: 4096       Fundamental block size: 4096
 #     Blocks: Total: 6171024    Free: 6171024    Available: 6171024
-# Topic: `disk`, with the values that the reader of df has. A path below /proc/PID/root is that of a process in
-# another mount namespace: its own path and the pid are told.
+# Topic: `disk`, with the same values as from df. A path below /proc/PID/root belongs to a process in another mount
+# namespace: the fact has its path there, and the pid.
 
 STAT_NEEDLES = ("Fundamental block size:",)
 
@@ -98,7 +99,7 @@ _STAT_BLOCKS = re.compile(
 
 
 def read_stat(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """One fact for each file system that has a size."""
+    """Yield one `disk` fact for each file system with a size in `stat -f` output."""
     path: re.Match[str] | None = None
     values: dict[str, Any] = {}
     block_bytes = 0
@@ -113,7 +114,7 @@ def read_stat(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             total, free, left = (int(found[name]) * block_bytes for name in ("total", "free", "left"))
             if total:
                 used = total - free
-                # As df rounds: what only root may use counts for neither side.
+                # Rounded like df: space reserved for root counts neither as used nor as free.
                 percent = -(-100 * used // (used + left)) if used + left else 100
                 values |= {"size_bytes": total, "used_bytes": used, "available_bytes": left, "used_percent": percent}
                 values["pid"] = integer(path["pid"])

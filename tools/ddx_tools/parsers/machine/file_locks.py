@@ -1,4 +1,4 @@
-"""/proc/locks: who waits for a lock on a file, and who holds it.
+"""Reads /proc/locks: which process waits for a lock on a file, and which holds it.
 
     1: FLOCK  ADVISORY  WRITE 4711 fd:00:1312 0 EOF
     1: -> FLOCK  ADVISORY  WRITE 4712 fd:00:1312 0 EOF
@@ -25,14 +25,14 @@ class LockWait:
     waiter_pid: int
     holder_pid: int
     file: str
-    """`MAJOR:MINOR:INODE`."""
+    """The file, as `MAJOR:MINOR:INODE`."""
     line: int
-    """Of the waiter, 1-based."""
+    """The line of the waiting process, from 1."""
     quote: str
 
 
 def parse_file_locks(text: str) -> list[LockWait]:
-    """The waits that /proc/locks shows, without processes of other PID namespaces, which it numbers 0."""
+    """Return the lock waits in /proc/locks, without processes of other PID namespaces, which it numbers 0."""
     holders: dict[str, int] = {}
     found = []
     for number, line in enumerate(text.splitlines()[:_MOST_LINES], 1):

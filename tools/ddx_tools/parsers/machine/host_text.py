@@ -1,11 +1,12 @@
-"""Texts of a machine as people paste them: outputs of commands, one after another, with prompts and Markdown between.
+"""Splits pasted texts about machines into lines: command outputs, one after another, with prompts and Markdown in
+between.
 
-    root@gpu-12:~# df -h /dev/shm        a prompt says the host and the command
+    root@gpu-12:~# df -h /dev/shm        a prompt gives the host and the command
     $ ssh gpu-12 nvidia-smi              so does ssh
-    gpu-12: Filesystem  Size …           and so do the labels of pdsh and clush, if all lines have one
+    gpu-12: Filesystem  Size …           and so do labels of pdsh and clush, if all lines have one
 
-Readers (lspci_text, ib_devices, …) take these lines and yield facts. Each finds its own blocks by what they look
-like, passes over everything else, and never raises for bad input.
+Readers (lspci_text, ib_devices, …) take these lines and yield facts. Each finds its own blocks by their form, skips
+everything else, and never raises for bad input.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import re2
 
 MOST_LINES = 400_000
 LINE_LIMIT = 4_000
-"""Characters kept of a line."""
+"""How many characters of a line are kept."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|[@-_])")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
@@ -48,42 +49,41 @@ class TextLine:
     """A line of a pasted text."""
 
     number: int
-    """1-based, in the file."""
+    """The line number in the file, from 1."""
     text: str
-    """Without colours, labels of hosts and marks of quoting; tabs are kept, trailing space is not."""
+    """The text without colours, host labels and quote marks; tabs are kept, trailing space is not."""
     host: str | None = None
-    """The host that a prompt, ssh or a label names."""
+    """The host named by a prompt, ssh or a label."""
     command: str | None = None
-    """The command whose output this is, if a prompt says it."""
+    """The command whose output this is, if a prompt shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostFact:
-    """One thing that a text says of a machine."""
+    """One fact about a machine in a text."""
 
     topic: str
-    """What it is about; a `topic` of host_facts in schema.sql."""
+    """The kind of fact; a `topic` of host_facts in schema.sql."""
     subject: str | None
-    """Which one: a device, a bus id, a mount point, an interface, a limit."""
+    """What the fact is about: a device, a bus id, a mount point, an interface, a limit."""
     line: TextLine
-    """Where it begins."""
+    """The line where it begins."""
     values: dict[str, Any] = field(default_factory=dict)
-    """Its figures and words, None for what is not told; in `lines`, {name of a value: [line, words]} for those on lines
-    of their own."""
+    """Its values, None if unknown; in `lines`, {name of a value: [line, text]} for values on lines of their own."""
 
 
 def read_text(data: bytes) -> str:
-    """Text of any bytes: UTF-8, or UTF-16 with its mark (a console of Windows)."""
+    """Return any bytes as text: UTF-8, or UTF-16 with a byte-order mark (Windows consoles)."""
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", "replace")
     return data.decode("utf-8", "replace")
 
 
 class PlainLines(Sequence[TextLine]):
-    """Lines of a text in which few stand below another prompt: each is made when it is asked for."""
+    """The lines of a text with few prompts; each line object is created on access."""
 
     def __init__(self, texts: list[str], above: list[TextLine]) -> None:
-        """`above`: the lines from which on another host or command holds, in their order."""
+        """`above`: the lines from which a new host or command applies, in order."""
         self.texts = texts
         self._above = above
         self._numbers = [line.number for line in above]
@@ -109,7 +109,7 @@ class PlainLines(Sequence[TextLine]):
 
 
 def text_lines(text: str) -> Sequence[TextLine]:
-    """The lines, each with the host and the command that stand above it."""
+    """Return the lines of a text, each with the host and command that precede it."""
     lines = text.split("\n", MOST_LINES)[:MOST_LINES]
     if _odd().search(text.encode("utf-8", "surrogatepass")):
         raw = [_clean(line) for line in lines]
@@ -122,7 +122,7 @@ def text_lines(text: str) -> Sequence[TextLine]:
 
 
 def lines_with(pattern: Any, lines: Sequence[str]) -> Iterator[int]:
-    """The places of the lines in which an RE2 expression over bytes finds something: one pass over all of them."""
+    """Yield the indices of the lines that an RE2 expression over bytes matches, in one pass over all of them."""
     data = "\n".join(lines).encode("utf-8", "surrogatepass")
     at = end = place = 0
     while match := pattern.search(data, end):
@@ -137,14 +137,14 @@ def lines_with(pattern: Any, lines: Sequence[str]) -> Iterator[int]:
 
 @cache
 def _odd() -> Any:
-    """Finds what has to be taken out of lines, or marks of quoting: most texts have nothing of the kind."""
+    """A search for characters to remove from lines, or quote marks: most texts have none."""
     unseen = rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]|\xe2\x80[\xa8\xa9]|\xef\xbb\xbf"
     return re2.compile(rb"(?m)" + unseen + rb"|\r(?:[^\n]|\z)|^>", _bytes_options())
 
 
 @cache
 def _prompt_hint() -> Any:
-    """Stands in every line that ends what held above it, or begins something else."""
+    """A search for lines that may change the current host or command."""
     return re2.compile(rb"(?m)^[ \t]{0,8}(?:```|~~~|[$#%+] |[^\s@]+ ?[^\s@]*@)", _bytes_options())
 
 
@@ -155,7 +155,7 @@ def _bytes_options() -> Any:
 
 
 def any_of(words: Iterable[str], *expressions: bytes) -> Any:
-    """An RE2 expression over bytes that finds any of the words, or what one of the expressions matches."""
+    """Return an RE2 expression over bytes that matches any of the words or expressions."""
     return re2.compile(b"|".join([*(re2.escape(word).encode() for word in words), *expressions]), _bytes_options())
 
 
@@ -185,12 +185,12 @@ def _numbered(lines: Iterable[tuple[int, str]], *, labelled: bool) -> Iterator[T
         remote = _SSH.match(command) if command else None
         if remote and command:
             host, command = remote["host"], command[remote.end() :].strip()
-        # Some outputs begin with a mark that looks like a prompt (`# Port counters: …`): readers see these lines, too.
+        # Some outputs begin with a mark that looks like a prompt (`# Port counters: …`): readers also see these lines.
         yield TextLine(number, text, host, command)
 
 
 def _is_labelled(raw: list[str]) -> bool:
-    """Whether every line stands behind the name of a host: a name with a digit or a dot, with text that varies."""
+    """Whether every line begins with a host name: a name with a digit or a dot, followed by varying text."""
     lines = [line for line in raw if line]
     most_others = len(lines) - max(2, 0.95 * len(lines))
     labels = []
@@ -201,12 +201,12 @@ def _is_labelled(raw: list[str]) -> bool:
             return False
     if len(labels) < 2:
         return False
-    # A block of one device (`mlx5_0: …`) has few lines; hosts answer with whole outputs.
+    # A block about one device (`mlx5_0: …`) has few lines; hosts print whole outputs.
     return len({label[1] for label in labels}) <= len(labels) / 2
 
 
 def integer(text: str | None) -> int | None:
-    """A count, or None for `N/A`, `-` and whatever else is not one."""
+    """Return a count as a number; None for `N/A`, `-` and anything else."""
     cleaned = (text or "").strip().replace(",", "")
     return int(cleaned) if cleaned.isascii() and cleaned.isdigit() and len(cleaned) <= 19 else None
 
@@ -216,7 +216,8 @@ _SIZE = re.compile(r"(\d{1,16}(?:[.,]\d{1,6})?) ?([KMGTPE]?)(i?)(?:B|bytes?)?", 
 
 
 def size_bytes(text: str, unit: str = "") -> int | None:
-    """Bytes of `64M`, `2.0G`, `16384 kB`, `81559MiB`; a number alone is in `unit` (`K`: 1024 bytes)."""
+    """Return a size such as `64M`, `2.0G`, `16384 kB` or `81559MiB` in bytes; a bare number is in `unit` (`K`: 1024
+    bytes)."""
     found = _SIZE.fullmatch(text.strip())
     if not found:
         return None
@@ -225,7 +226,7 @@ def size_bytes(text: str, unit: str = "") -> int | None:
 
 
 def bus_id(text: str) -> str:
-    """A PCI address in one form, `0000:3b:00.0`: domain of four digits, lower case; without function, function 0."""
+    """Return a PCI address in the form `0000:3b:00.0`: four-digit domain, lower case, function 0 if missing."""
     parts = text.strip().lower().split(":")
     domain = parts[0][-4:] if len(parts) > 2 else "0000"
     rest = ":".join(parts[-2:])

@@ -1,12 +1,12 @@
-"""Ports and addresses of RDMA devices: ibv_devinfo, ibstat, ibstatus (rdma-core), `rdma link`, show_gids (MLNX_OFED).
+"""Reads RDMA ports and addresses: ibv_devinfo, ibstat, ibstatus (rdma-core), `rdma link`, show_gids (MLNX_OFED).
 
     hca_id: mlx5_0                       CA 'mlx5_0'                   Infiniband device 'mlx5_0' port 1 status:
             port:   1                            Port 1:                       state:          4: ACTIVE
                     state: PORT_ACTIVE (4)               State: Active         phys state:     5: LinkUp
                     active_mtu: 4096 (5)                 Link layer: Ethernet  link_layer:     Ethernet
 
-Topics: `ib_port`, one for each port and command, with the state in the words of ibstat in lower case (active, down,
-init, armed); `gid`, one for each line of a table of addresses.
+Topics: `ib_port`, one for each port and command, with the state named as in ibstat, in lower case (active, down, init,
+armed); `gid`, one for each line of an address table.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SHOW_GIDS = re.compile(
 _STATE = re.compile(r"(?:\d{1,2}:\s*)?(?:PORT_)?(?P<state>[A-Za-z]+)")
 _NO_DEVICE = re.compile(r"No IB devices found|Failed to get IB devices list|Fatal error:\s+No devices")
 _NO_FILE = re.compile(r"/dev/infiniband(?:/\S{0,40})?['\u2019\"]?: No such file or directory")
-"""What containers print to which nobody gave the devices."""
+"""What containers print if they were started without the devices."""
 
 _KEYS = {
     "state": "state",
@@ -66,7 +66,7 @@ _OF_DEVICE = {"fw_ver": "firmware", "firmware version": "firmware", "transport":
 
 @dataclass
 class _Port:
-    """The port that is being read: its fields come on the lines below its heading."""
+    """The port being read: its fields follow on the lines below its heading."""
 
     line: TextLine
     device: str
@@ -96,7 +96,7 @@ def _state(word: str) -> str:
 
 
 def read_ib_devices(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Ports with their state, and rows of address tables."""
+    """Yield ports with their state, and the rows of address tables."""
     device: str | None = None
     shared: dict[str, Any] = {}
     port: _Port | None = None
@@ -132,7 +132,7 @@ def _add_field(line: TextLine, key: str, value: str, shared: dict[str, Any], por
 
 def _row(line: TextLine) -> HostFact | None:
     if found := _SHOW_GIDS.match(line.text):
-        # show_gids leaves the version out where the kernel does not say it, and the net device may stand in its place.
+        # show_gids omits the version if the kernel does not report it, and the net device may be in its place.
         version = (found["version"] or "").lower().removeprefix("v") or None
         values = {
             "port": integer(found["port"]),
@@ -167,18 +167,17 @@ def _verbs_gid(line: TextLine, found: re.Match[str], device: str | None, port: _
 
 
 def _ipv4(gid: str) -> str | None:
-    """The IPv4 address that a GID maps, as RoCEv2 addresses do."""
+    """The IPv4 address that a GID maps, as in RoCEv2 addresses; None if it maps none."""
     mapped = getattr(ip_of(gid), "ipv4_mapped", None)
     return str(mapped) if mapped else None
 
 
-# --- RDMA devices in /sys/class/infiniband, as `grep -H "" FILE…` prints them: state, rate, link layer, address
-# tables
+# --- RDMA devices in /sys/class/infiniband, as printed by `grep -H "" FILE…`: state, rate, link layer, address tables
 #     /sys/class/infiniband/mlx5_0/ports/1/state:4: ACTIVE
 #     /sys/class/infiniband/mlx5_0/ports/1/rate:400 Gb/sec (4X NDR)
 #     /sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/3:RoCE v2
-# Topics `ib_port` and `gid`, with the values that the readers of ibstat and show_gids have; counters are read by
-# `port_counters`. Source: Documentation/ABI/stable/sysfs-class-infiniband of Linux 6.
+# Topics `ib_port` and `gid`, with the same values as from ibstat and show_gids; `port_counters` reads the counters.
+# Source: Documentation/ABI/stable/sysfs-class-infiniband of Linux 6.
 
 SYSFS_NEEDLES = ("/sys/class/infiniband/",)
 
@@ -193,7 +192,7 @@ _EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 def read_sysfs_rdma(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """One fact for each port, and one for each address that is set."""
+    """Yield one fact for each port, and one for each address that is set."""
     ports: dict[tuple[str | None, str, str], HostFact] = {}
     gids: dict[tuple[str | None, ...], HostFact] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""Network interfaces: `ip addr`, `ip link`, ifconfig (net-tools 1.60 and 2.x) and `ethtool`.
+"""Reads network interfaces: `ip addr`, `ip link`, ifconfig (net-tools 1.60 and 2.x) and `ethtool`.
 
     2: eth0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9000 qdisc mq state UP group default qlen 1000
     eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 1500
@@ -34,7 +34,7 @@ _DETECTED = re.compile(r"\s+Link detected: (?P<yes>yes|no)\b")
 
 
 def read_interfaces(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Interfaces with MTU, state and addresses, as far as the command prints them."""
+    """Yield interfaces with MTU, state and addresses, as far as the command prints them."""
     now: HostFact | None = None
     for line in lines:
         if started := _started(line):
@@ -74,6 +74,6 @@ def _more(values: dict[str, Any], text: str) -> None:
 
 
 def _flags(flags: list[str]) -> dict[str, Any]:
-    """Whether somebody set it up, and whether a signal comes in (`RUNNING`, `LOWER_UP`)."""
+    """Whether the interface is set up, and whether it has a carrier (`RUNNING`, `LOWER_UP`)."""
     carrier = False if "NO-CARRIER" in flags else "RUNNING" in flags or "LOWER_UP" in flags
     return {"admin_up": "UP" in flags, "carrier": carrier, "loopback": "LOOPBACK" in flags}

@@ -1,4 +1,4 @@
-"""Files of /proc and /sys as `grep -H "" FILE…` prints them, `path:line`: limits, cgroups, processes, IOMMU, PCI.
+"""Reads files in /proc and /sys as printed by `grep -H "" FILE…`, `path:line`: limits, cgroups, processes, IOMMU, PCI.
 
     /proc/4711/limits:Max locked memory         8388608              8388608              bytes
     /sys/fs/cgroup/job/memory.max:209715200
@@ -34,14 +34,15 @@ _PID = re.compile(r"/proc/(?P<pid>\d{1,10}|self)$")
 _UNLIMITED_V1 = 1 << 62
 """cgroup v1 writes the largest multiple of a page for "no limit"."""
 _SYS_PTRACE = 19
-"""CAP_SYS_PTRACE, linux/capability.h."""
+"""The number of CAP_SYS_PTRACE, from linux/capability.h."""
 _WHOLE_MAP = "0 0 4294967295"
-"""The user namespace of the host: every id stands for itself."""
+"""The id map of the host's user namespace: every id maps to itself."""
 _CAT = re.compile(
     r"(?:sudo )?(?:cat|head|tail) (?:-n ?1 )?"
     r"(?P<file>/sys/fs/cgroup/(?:[\w.-]{1,200}/){0,20}memory\.(?:max|limit_in_bytes|current))"
 )
-"""Files of one number, which tells nothing without the file's name. What has names of its own, limits_text.py reads."""
+"""Files with a single number, which means nothing without the file's name. limits_text.py reads files with their own
+names."""
 _TRANSLATED, _PASSED = {"DMA", "DMA-FQ"}, {"identity"}
 _NVIDIA = "0x10de"
 _GPU_CLASSES, _NIC_CLASSES = ("0x0300", "0x0302", "0x1200"), ("0x0200", "0x0207")
@@ -49,27 +50,27 @@ _GPU_CLASSES, _NIC_CLASSES = ("0x0300", "0x0302", "0x1200"), ("0x0200", "0x0207"
 
 @dataclass
 class _Directory:
-    """The files of one directory: name to its lines."""
+    """The files of one directory, each with its lines."""
 
     path: str
     files: dict[str, list[tuple[TextLine, str]]] = field(default_factory=dict)
 
     def first(self, name: str) -> str | None:
-        """The first line of a file; None if it was not read."""
+        """Return the first line of a file; None if it was not read."""
         return self.files[name][0][1].strip() if name in self.files else None
 
     def line(self, *names: str) -> TextLine:
-        """Where the first of these files stands."""
+        """Return the first line of the first of these files that was read."""
         return next(self.files[name][0][0] for name in names if name in self.files)
 
     def counters(self, name: str) -> dict[str, int]:
-        """A file of lines `name number`."""
+        """Return the counters in a file with lines `name number`."""
         pairs = (value.split() for _, value in self.files.get(name, []))
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and integer(pair[1]) is not None}
 
 
 def read_kernel_files(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Facts of every directory that is printed, in order; a directory printed twice was read twice."""
+    """Yield the facts of every printed directory, in order; a directory printed twice counts as two readings."""
     for directory in _directories(lines):
         for read in _READERS:
             yield from read(directory)
@@ -94,7 +95,7 @@ def _directories(lines: Sequence[TextLine]) -> Iterator[_Directory]:
 
 
 def _with_its_name(line: TextLine) -> str:
-    """A line of the one file that the command above it prints, as grep would show it."""
+    """A line of the single file printed by the command above it, in grep's form."""
     printed = _CAT.fullmatch(line.command or "")
     is_prompt = line.command is not None and line.text.endswith(line.command)
     return line.text if printed is None or is_prompt else f"{printed['file']}:{line.text}"
@@ -133,7 +134,7 @@ def _process(directory: _Directory) -> Iterator[HostFact]:
 
 
 def _count(ranges: str) -> int:
-    """CPUs in `0-3,8`."""
+    """The number of CPUs in a list such as `0-3,8`."""
     ends = [part.split("-") for part in ranges.split(",")]
     return sum(int(end[-1]) - int(end[0]) + 1 for end in ends if all(integer(one) is not None for one in end))
 
@@ -159,7 +160,7 @@ def _memory(directory: _Directory) -> Iterator[HostFact]:
     if limit is not None and limit < _UNLIMITED_V1:
         values["limit_bytes"] = limit
     if used is not None:
-        # As kubelet counts it: what the kernel would drop first, files that nobody has read for a while, is free.
+        # Like kubelet: inactive file pages, which the kernel would drop first, count as free.
         values |= {"used_bytes": max(0, used - idle), "charged_bytes": used}
     values["limit_hits"] = integer(directory.first("memory.failcnt"))
     yield HostFact("cgroup", directory.path, _place_of_kills(directory, names), values)
@@ -171,7 +172,7 @@ def _place_of_kills(directory: _Directory, names: tuple[str, ...]) -> TextLine:
 
 
 def _cpu(directory: _Directory) -> Iterator[HostFact]:
-    # cgroup v2 has both in one file: `max 100000` is no quota, as -1 is in v1.
+    # cgroup v2 has both in one file: `max 100000` means no quota, like -1 in v1.
     quota, _, period = (directory.first("cpu.max") or "").partition(" ")
     most = integer(quota) or integer(directory.first("cpu.cfs_quota_us"))
     each = integer(period) or integer(directory.first("cpu.cfs_period_us"))
@@ -210,7 +211,7 @@ def _pci(directory: _Directory) -> Iterator[HostFact]:
     if vendor is not None:
         yield HostFact("pci_device", bus, directory.line("class"), {"kind": kind, "nvidia": vendor == _NVIDIA})
     width, possible = integer(directory.first("current_link_width")), integer(directory.first("max_link_width"))
-    if width and possible and possible < 255:  # virtual functions say 0 and 255
+    if width and possible and possible < 255:  # virtual functions report 0 and 255
         values = {"kind": kind, "width": width, "possible": possible, "narrowed": width < possible}
         yield HostFact("pcie_link", bus, directory.line("current_link_width"), values)
 
@@ -219,7 +220,7 @@ _GROUP = re.compile(r"\s{0,8}/sys/kernel/iommu_groups/\d{1,6}/type:(?P<type>[\w-
 
 
 def _iommu(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """How groups of devices are treated, as one fact: the strictest is what a path between two devices meets."""
+    """One fact about how device groups are treated: the strictest mode, since a path between two devices meets it."""
     groups: dict[str, int] = {}
     place: TextLine | None = None
     for line in lines:

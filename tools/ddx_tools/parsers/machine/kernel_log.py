@@ -1,4 +1,4 @@
-"""The kernel's log: dmesg (plain, -T, -x, --time-format iso), `journalctl -k`, kern.log, and single lines out of them.
+"""Reads the kernel log: dmesg (plain, -T, -x, --time-format iso), `journalctl -k`, kern.log, and single lines of these.
 
     [ 5207.168683] Memory cgroup out of memory: Killed process 375 (python3) total-vm:221444kB, …
     [Sat Nov 21 04:01:39 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
@@ -6,7 +6,7 @@
 
 Sources of the wordings: Linux 3.10 to 6.18 (mm/oom_kill.c, kernel/hung_task.c, kernel/watchdog.c,
 drivers/pci/pcie/aer.c, drivers/net/ethernet/mellanox/mlx5/core), NVIDIA's "XID Errors", and recorded OOM kills.
-Facts have the topic `kernel`; the subject says what it is.
+Facts have the topic `kernel`; the subject is the kind of message.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _WORDS = (
     "NETDEV WATCHDOG", "bnxt_", "irdma", "ib_core", "[Hardware Error]", "EDAC ", "nfs: server",
     "LustreError", "I/O error", "read-only", "iommu", "IOMMU", "DMAR", "AMD-Vi", "BOOT_IMAGE=", "ommand line: ",
 )  # fmt: skip
-"""One of these stands in every line that this reader can say something of, or `_LINK_STATE`."""
+"""Every line that this reader understands contains one of these, or matches `_LINK_STATE`."""
 _LINK_STATE = rb"[Ll]ink (?:is )?(?:[Dd]own|[Uu]p)"
 
 NEEDLES = (" kernel: ", "[    0.000000] ", *(word for word in _WORDS if word != "read-only"))
-"""One of these stands in the text, or in a kernel log from its beginning."""
+"""The text contains one of these; a kernel log contains one from its beginning."""
 
 _PREFIX = re.compile(
     r"\s{0,8}(?:<\d{1,3}>)?"
@@ -136,7 +136,7 @@ def _any_word() -> Any:
 
 
 def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """What the kernel said that may bear on a job; everything else is passed over."""
+    """Yield the kernel messages that may affect a job; skip all others."""
     said: set[str] = set()
     texts = lines.texts if isinstance(lines, PlainLines) else [line.text for line in lines]
     for at_line in lines_with(_any_word(), texts):
@@ -154,7 +154,7 @@ def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:
                 continue
             known = {name: value for name, value in values.items() if value is not None}
             once = f"{host or line.host} {known}"
-            if what != "iommu" or once not in said:  # one line for each device
+            if what != "iommu" or once not in said:  # only one line per device
                 where = TextLine(line.number, line.text, host or line.host, line.command)
                 yield HostFact("kernel", what, where, {**known, "time": when or None, "time_s": _seconds(when)})
             if what == "iommu":
@@ -163,7 +163,7 @@ def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:
 
 
 def _seconds(stamp: str | None) -> float | None:
-    """Seconds since the epoch of a stamp with a year (`-T`, ISO 8601), as if it were UTC where no zone stands."""
+    """A stamp with a year (`-T`, ISO 8601) in seconds since the epoch; read as UTC if it has no zone."""
     try:
         moment = dt.datetime.fromisoformat(stamp or "")
     except ValueError:
@@ -232,7 +232,7 @@ def _oom(text: str) -> dict[str, Any] | None:
 
 
 def _plain(pattern: re.Pattern[str]) -> Callable[[str], dict[str, Any] | None]:
-    """The named groups of a pattern; pid, cpu and seconds as numbers."""
+    """A reader that returns the named groups of a pattern; pid, cpu and seconds as numbers."""
 
     def read(text: str) -> dict[str, Any] | None:
         found = pattern.search(text)
@@ -274,7 +274,7 @@ def _iommu(text: str) -> dict[str, Any] | None:
     if found := _BOOT.search(text):
         options = [word for word in found["options"].split() if "iommu" in word]
         return {"boot_options": " ".join(options)}
-    # The default domain is printed on hosts without an IOMMU as well; groups and these messages are not.
+    # Hosts without an IOMMU also print the default domain, but not groups or these messages.
     return {"enabled": True} if _ENABLED.search(text) or _GROUPED.search(text) else None
 
 

@@ -1,10 +1,11 @@
-"""Limits and memory: ulimit (bash, zsh), /proc/PID/limits, prlimit, free, /proc/meminfo, memory.events of a cgroup.
+"""Reads limits and memory: ulimit (bash, zsh), /proc/PID/limits, prlimit, free, /proc/meminfo, a cgroup's
+memory.events.
 
     max locked memory           (kbytes, -l) 64
     Max locked memory         65536                65536                bytes
     oom_kill 1
 
-Topics: `limit` (soft limits; None is unlimited), `memory` (bytes of the host), `cgroup` (counters of its memory).
+Topics: `limit` (soft limits; None is unlimited), `memory` (the host's bytes), `cgroup` (its memory counters).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _PRLIMIT = re.compile(
 )
 _PRLIMIT_NAMES = {"MEMLOCK": "locked_memory", "NOFILE": "open_files", "NPROC": "processes", "AS": "address_space"}
 _SYSTEMD = re.compile(r"\s*LimitMEMLOCK(?:Soft)?=(?P<value>\d{1,19}[KMGTPE]?|infinity)(?::\S{1,30})?\s*$")
-"""Of a unit file or of `systemctl show`: what a daemon, and all that it starts, may lock."""
+"""A line of a unit file or `systemctl show`: how much memory a daemon and its children may lock."""
 _ONE = re.compile(r"ulimit (?:-[HS] )?-(?P<flag>[lnuvmsc])\s*$")
 _VALUE = re.compile(r"\s*(?P<value>\d{1,19}|unlimited)\s*$")
 
@@ -66,7 +67,7 @@ _EVENT = re.compile(
 
 
 def read_limits(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Limits, the memory of the host, and counters of cgroups."""
+    """Yield limits, the host's memory, and cgroup counters."""
     memory: HostFact | None = None
     events: HostFact | None = None
     for line in lines:
@@ -116,7 +117,7 @@ def _limit_fact(line: TextLine, name: str, value: str, unit: str) -> HostFact:
     number = integer(value)
     values: dict[str, Any] = {"unlimited": value == "unlimited"}
     if number is not None and name in _BYTES:
-        # bash and zsh count memory in KiB (stack and core of bash, too, as their units say)
+        # bash and zsh count memory in KiB (in bash also stack and core, as their units show)
         values["limit_bytes"] = number << 10 if unit.startswith(("kb", "KB")) else number
     elif number is not None:
         values["limit"] = number
@@ -136,7 +137,7 @@ def _free(line: TextLine) -> HostFact | None:
     asked = (line.command or "").split()
     unit = next((_FREE_UNITS[word] for word in asked if word in _FREE_UNITS), None)
     if unit is None:
-        # Without the command, only figures with their unit (-h) can be read.
+        # Without the command, only figures with a unit (-h) can be read.
         unit = "K" if asked[:1] == ["free"] else "?"
     sizes = [None if cell.isdigit() and unit == "?" else size_bytes(cell, unit.strip("?")) for cell in cells]
     if sizes[0] is None:

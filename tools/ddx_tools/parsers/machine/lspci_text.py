@@ -1,11 +1,11 @@
-"""`lspci -vvv` (pciutils 3.x): which bridges redirect traffic between devices (ACS), and narrowed links.
+"""Reads `lspci -vvv` (pciutils 3.x): bridges that redirect traffic between devices (ACS), and narrow links.
 
     00:03.1 PCI bridge: Advanced Micro Devices, Inc. [AMD] Starship/Matisse GPP Bridge
             Capabilities: [2a0 v1] Access Control Services
                     ACSCtl: SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
 
-Also what is left of it behind `| grep ACSCtl`. Topics: `acs`, one for each ACSCtl; `pcie_link`, one for each LnkSta of
-an accelerator or a network device.
+Also reads the output of `| grep ACSCtl`. Topics: `acs`, one for each ACSCtl; `pcie_link`, one for each LnkSta of an
+accelerator or a network device.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LINK = re.compile(
 )
 _CAPABLE = re.compile(r"LnkCap:\s*(?:Port #\d{1,5}, )?Speed [^,]{1,20}, Width x(?P<width>\d{1,2})\b")
 _ON_ONE_LINE = re.compile(r"(?P<bus>(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])[\s:]{1,20}LnkSta:")
-"""What a loop over devices prints: the address, then what grep left."""
+"""The output of a loop over devices: the address, then the line that grep kept."""
 _REDIRECTS = ("ReqRedir", "CmpltRedir")
 _ENDPOINTS = tuple(f"{kind} controller" for kind in ("VGA compatible", "3D", "Infiniband", "Ethernet", "Network"))
 
 
 def read_lspci(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """ACS settings and link states, each with the device above it."""
+    """Yield ACS settings and link states, each with the device above it."""
     device: re.Match[str] | None = None
     possible: int | None = None
     for line in lines:
@@ -57,7 +57,7 @@ def read_lspci(lines: Sequence[TextLine]) -> Iterator[HostFact]:
 
 
 def _link(found: re.Match[str], possible: int | None) -> dict[str, Any]:
-    """Older lspci prints no `(downgraded)`; then the capability of the device says it."""
+    """The values of a link. Older lspci prints no `(downgraded)`; then the device's capability shows it."""
     width = int(found["width"])
     narrowed = found["width_note"] == "downgraded" or (possible is not None and 0 < width < possible)
     values: dict[str, Any] = {"speed": found["speed"], "width": width, "narrowed": narrowed}

@@ -1,4 +1,4 @@
-"""Pages of metrics in Prometheus' text form, as `curl HOST:PORT/metrics` saves them; read with prometheus-client.
+"""Reads metrics pages in Prometheus' text format, as saved by `curl HOST:PORT/metrics`, with prometheus-client.
 
     DCGM_FI_DEV_XID_ERRORS{gpu="5",UUID="GPU-…",pci_bus_id="00000000:B7:00.0",Hostname="node2",…} 79
     accelerator_nvidia_xid_errors_total{gpud_component="…",uuid="GPU-…",xid="79"} 1
@@ -6,10 +6,10 @@
     nccl_collective_exec_time_microseconds{node="node2",gpu="GPU5",comm_name="…",collective="AllReduce",…} 812
 
 Names: dcgm-exporter 3.3 to 4.9 (etc/dcp-metrics-included.csv), GPUd 0.9 (components/accelerator/nvidia/*/metrics.go),
-node_exporter 1.9 (collector/infiniband_linux.go), NCCL Inspector 2.30 (inspector_prom.cc). An Xid of DCGM is the last
-one since its exporter began. A page says nothing of when it was saved.
+node_exporter 1.9 (collector/infiniband_linux.go), NCCL Inspector 2.30 (inspector_prom.cc). DCGM's Xid is the last one
+since the exporter started. A page has no time stamp.
 
-Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`, `nccl_speed`; as the readers of other texts have them.
+Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`, `nccl_speed`; as in the readers of other texts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDLES = (
 )  # fmt: skip
 _KNOWN = tuple(needle.rstrip("{") for needle in NEEDLES)
 _LEAST_BLANK = 9.2e18
-"""DCGM writes the largest integers where a value is missing (DCGM_INT64_BLANK and above)."""
+"""DCGM writes the largest integers for missing values (DCGM_INT64_BLANK and above)."""
 
 _OF_A_GPU: dict[str, str] = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "ecc_volatile_uncorrectable",
@@ -55,7 +55,7 @@ _REASONS = {
 _REASON_BITS = {
     0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
 }  # fmt: skip
-"""nvmlClocksEventReasons of nvml.h; those that are part of ordinary work are left out."""
+"""nvmlClocksEventReasons from nvml.h, without those that are part of normal operation."""
 _REASON_MASKS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
 _NVLINK = {
     "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": "CRC FLIT errors",
@@ -79,7 +79,7 @@ _SPEEDS = {
 
 @dataclass
 class _Part:
-    """What several samples say of one GPU, port or collective."""
+    """The values of several samples about one GPU, port or collective."""
 
     line: TextLine
     values: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class _Part:
 
 @dataclass
 class _Page:
-    """The parts of a page, by host and by what they are of."""
+    """The parts of a page, by host and by GPU, port or collective."""
 
     parts: dict[tuple[str, str | None, str], _Part] = field(default_factory=dict)
 
@@ -105,7 +105,7 @@ class _Page:
 
 
 def read_metrics(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """What the known metrics of a page say, Xids first."""
+    """Yield the facts in a page's known metrics, Xids first."""
     page = _Page()
     for line in (line for line in lines if line.text.startswith(_KNOWN)):
         for name, labels, value in _samples(line.text):
@@ -120,7 +120,7 @@ def read_metrics(lines: Sequence[TextLine]) -> Iterator[HostFact]:
 
 
 def _samples(text: str) -> list[tuple[str, dict[str, str], float]]:
-    """The sample of a line; none of what is no such line."""
+    """The sample in a line; empty if it is not a sample."""
     from prometheus_client.parser import text_string_to_metric_families
 
     try:
@@ -131,7 +131,7 @@ def _samples(text: str) -> list[tuple[str, dict[str, str], float]]:
 
 
 def _xid(name: str, labels: dict[str, str], value: float) -> int | None:
-    """The code of an Xid that was seen."""
+    """The code of an Xid in a sample; None if there is none."""
     if name == "DCGM_FI_DEV_XID_ERRORS":
         return int(value) if 0 < value < 10_000 else None
     counted = name in ("DCGM_EXP_XID_ERRORS_COUNT", "accelerator_nvidia_xid_errors_total")
@@ -181,7 +181,7 @@ def _take(page: _Page, name: str, labels: dict[str, str], value: float, line: Te
 
 
 def _speed(page: _Page, name: str, labels: dict[str, str], value: float, line: TextLine) -> None:
-    """What NCCL Inspector measured of one collective on one GPU."""
+    """Record what NCCL Inspector measured for one collective on one GPU."""
     names = ("gpu", "comm_name", "collective", "message_size", "algo_proto")
     part = page.part("nccl_speed", line, " ".join(labels.get(label, "")[:80] for label in names))
     for label in (*names, "nranks"):

@@ -1,4 +1,4 @@
-"""`nvidia-smi -q`, whole or with -d (drivers 450 to 580): sections by indentation, one block for each GPU.
+"""Reads `nvidia-smi -q`, whole or with -d (drivers 450 to 580): indented sections, one block for each GPU.
 
     GPU 00000000:18:00.0
         Clocks Event Reasons            (Clocks Throttle Reasons before driver 535)
@@ -9,8 +9,8 @@
         Remapped Rows
             Pending                     : Yes
 
-Topic: `gpu_query`, one for each GPU, with the fields that say something of its health. Each value that a finding may
-rest on has its line in `lines`.
+Topic: `gpu_query`, one for each GPU, with the fields about its health. Each value that a finding may use as evidence
+has its line in `lines`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Gpu:
 
 
 def read_nvidia_smi_query(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """One fact for each GPU block, or line of --query-gpu; what is not printed is left out."""
+    """Yield one fact for each GPU block or --query-gpu line; unprinted values are left out."""
     yield from read_nvidia_smi_csv(lines)
     gpu: _Gpu | None = None
     bus = ""
@@ -106,12 +106,12 @@ def _reason(gpu: _Gpu, key: str, value: str, line: TextLine) -> None:
 
 
 def _ecc(gpu: _Gpu, sections: list[str], key: str, value: str, line: TextLine) -> None:
-    """Counts since the driver was loaded (volatile) and in the life of the GPU (aggregate)."""
+    """Counts since the driver was loaded (volatile) and over the GPU's lifetime (aggregate)."""
     count = integer(value)
     span = next((name.lower() for name in sections if name in ("Volatile", "Aggregate")), None)
     if count is None or span is None or "Threshold" in key:
         return
-    # Before driver 450 a section Single Bit or Double Bit held the places, with a total.
+    # Before driver 450, a section Single Bit or Double Bit listed the locations, with a total.
     nested = next((name for name in sections if name in ("Single Bit", "Double Bit")), None)
     if nested:
         if key == "Total":
@@ -168,13 +168,13 @@ def _single(gpu: _Gpu, top: str, key: str, value: str, line: TextLine) -> None:
         gpu.set(name, value, line)
 
 
-# --- `nvidia-smi --query-gpu=… --format=csv[,noheader][,nounits]`: one line for each GPU, its columns named by the
-# command or by a header; with the label of pdsh, clush or `grep` before each line if several hosts answer
+# --- `nvidia-smi --query-gpu=… --format=csv[,noheader][,nounits]`: one line for each GPU, with columns named by the
+# command or a header; if several hosts answer, with a pdsh, clush or `grep` label before each line
 #     $ pdsh -w n[1-4] 'nvidia-smi --query-gpu=index,temperature.gpu,clocks.sm,clocks_event_reasons.active --format=csv'
 #     index, temperature.gpu, clocks.current.sm [MHz], clocks_event_reasons.active
 #     n3: 2, 88, 1035 MHz, 0x0000000000000068
 # Names: `nvidia-smi --help-query-gpu` (drivers 450 to 580). Bits of the reasons: nvml.h, nvmlClocksEventReason*.
-# Topic: `gpu_query`, with the fields that `nvidia-smi -q` gives as well.
+# Topic: `gpu_query`, with the same fields as from `nvidia-smi -q`.
 
 
 _QUERY = re.compile(r"--query-gpu[= ]['\"]?([a-z][\w.,]{2,2000})")
@@ -189,7 +189,7 @@ CLOCK_REASONS = {
     0x40: "hw_thermal_slowdown",
     0x80: "hw_power_brake_slowdown",
 }
-"""Bits of nvmlClocksEventReasons; an idle GPU and clocks that somebody set are no reasons for concern."""
+"""Bits of nvmlClocksEventReasons, without an idle GPU and user-set clocks, which are no problem."""
 _NUMBERS = {
     "temperature.gpu": "temperature_c",
     "clocks.sm": "clock_sm_mhz",
@@ -205,7 +205,7 @@ _KEYS = ("index", "pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid")
 
 
 def read_nvidia_smi_csv(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """One fact for each line of a GPU; lines whose columns nothing names are passed over."""
+    """Yield one fact for each GPU line; lines with unknown columns are skipped."""
     columns: list[str] = []
     for line in lines:
         if asked := _QUERY.search(line.command or "") or _QUERY.search(line.text):
@@ -247,7 +247,7 @@ def _csv_fact(columns: list[str], cells: list[str], line: TextLine, host: str | 
 
 
 def _reasons(name: str, cell: str) -> list[str] | None:
-    """The reasons that a cell says to be active; None if it says nothing."""
+    """The active reasons in a cell; None if it has no value."""
     if name == "active":
         mask = int(cell, 16) if _HEXADECIMAL.match(cell) else None
         return None if mask is None else [reason for bit, reason in CLOCK_REASONS.items() if mask & bit]

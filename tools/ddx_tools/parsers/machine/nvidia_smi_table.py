@@ -1,11 +1,12 @@
-"""The table of `nvidia-smi` (drivers 384 to 580), what it says where it fails, and its lists of links.
+"""Reads the table of `nvidia-smi` (drivers 384 to 580), its error messages, and its link lists.
 
     |   0  NVIDIA H100 80GB HBM3          On  |   00000000:18:00.0 Off |                    0 |
     | N/A   33C    P0             71W /  700W |     560MiB /  81559MiB |      0%      Default |
     |                                         |                        |             Disabled |
     |    0   N/A  N/A     12345      C   python3                          1024MiB |
 
-Topics: `gpu`, `gpu_process`, `gpu_trouble`, `nvlink` (of `nvidia-smi nvlink -s` and `-e`), `service` (of systemctl).
+Topics: `gpu`, `gpu_process`, `gpu_trouble`, `nvlink` (from `nvidia-smi nvlink -s` and `-e`), `service` (from
+systemctl).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _ACTIVE = re.compile(r"\s+Active: (?P<state>\w{1,20})(?: \((?P<detail>[\w-]{1,30
 
 
 def read_nvidia_smi_table(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """GPUs, the processes on them, and what went wrong while asking."""
+    """Yield GPUs, the processes on them, and errors that nvidia-smi printed."""
     gpu: HostFact | None = None
     driver: dict[str, Any] = {}
     for line in lines:
@@ -145,7 +146,8 @@ def _elsewhere(line: TextLine, text: str) -> Iterator[HostFact]:
 
 
 def read_nvlink(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Links of every GPU that `nvidia-smi nvlink` lists, inactive ones and error counts; fabric manager's state."""
+    """Yield the links that `nvidia-smi nvlink` lists per GPU, with inactive ones and error counts, and the fabric
+    manager's state."""
     gpu: HostFact | None = None
     unit: TextLine | None = None
     for line in lines:

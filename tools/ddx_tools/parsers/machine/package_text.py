@@ -1,4 +1,4 @@
-"""Versions of the driver and of the fabric manager: /proc, nvidia-smi, dpkg, rpm, and the fabric manager's own words.
+"""Reads driver and fabric manager versions from /proc, nvidia-smi, dpkg, rpm, and the fabric manager's own output.
 
     NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.230.02  Tue Dec 24 01:34:05 UTC 2024
     ii  nvidia-fabricmanager-535  535.183.06-0ubuntu0.22.04.1  amd64  Fabric Manager for NVSwitch based systems.
@@ -6,7 +6,7 @@
     Fabric Manager version is : 535.183.06
 
 Topic: `package`, one for each statement; the subject is `driver` (the loaded kernel module) or `fabric_manager`.
-Source: NVIDIA Fabric Manager User Guide (both have to be of exactly the same version).
+Source: NVIDIA Fabric Manager User Guide (both must have exactly the same version).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REFUSED = re.compile(
 
 
 def read_packages(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Versions as they are told, in order."""
+    """Yield the stated versions, in order."""
     for line in lines:
         if found := _REFUSED.search(line.text):
             for subject in ("manager", "driver"):

@@ -1,10 +1,10 @@
-"""Counters of network ports: perfquery, files of /sys/class/infiniband with their values, `ethtool -S`, `ip -s link`.
+"""Reads network port counters: perfquery, files of /sys/class/infiniband with their values, `ethtool -S`, `ip -s link`.
 
     # Port counters: Lid 12 port 1 (CapMask: 0x5A00)
     SymbolErrorCounter:..............0
 
-Only counters of errors are kept, and only those that are not zero, with how many were looked at. Topic: `port_errors`.
-Sources: infiniband-diags 2.x (perfquery), Documentation/ABI/stable/sysfs-class-infiniband, mlx5 counters of ethtool.
+Only nonzero error counters are kept, with the number of counters read. Topic: `port_errors`. Sources: infiniband-diags
+2.x (perfquery), Documentation/ABI/stable/sysfs-class-infiniband, mlx5 counters of ethtool.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _BARE = re.compile(
     r"|np_ecn_marked_roce_packets|r[xt]_\w{0,30}(?:discards|dropped)\w{0,12})"
     r"\s*[:=]?\s*(?P<value>\d{1,20})(?:\s+(?:->\s*)?(?P<later>\d{1,20}))?\s*$"
 )
-"""A counter of /sys/class/infiniband/DEVICE/ports/N/hw_counters without its path; often before and after a test."""
+"""A counter of /sys/class/infiniband/DEVICE/ports/N/hw_counters without its path; often pasted before and after a
+test."""
 _NIC_HEADING = re.compile(r"\s*NIC statistics:")
 _NIC_COUNTER = re.compile(r"\s+(?P<name>[A-Za-z][\w.\[\] -]{1,80}?):\s*(?P<value>\d{1,20})\s*$")
 _ETHTOOL = re.compile(r"(?:sudo )?ethtool (?:-S|--statistics) (?P<device>[\w.@-]{1,40})")
@@ -49,7 +50,7 @@ _ERRORS = re.compile(
     re.I,
 )
 _NORMAL = re.compile(r"corrected_bits|pcs_symbol|_per_lane", re.I)
-"""Counts that grow on a healthy link with forward error correction."""
+"""Counters that grow on a healthy link with forward error correction."""
 
 
 @dataclass
@@ -78,7 +79,7 @@ class _Counters:
 
 
 class _Bare:
-    """Counters whose port is not told: one reading, or two side by side or one after the other."""
+    """Counters of an unnamed port: one reading, or two, side by side or one after the other."""
 
     def __init__(self) -> None:
         self.readings: list[_Counters] = []
@@ -100,7 +101,7 @@ class _Bare:
 
 
 def read_port_counters(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """One fact for each reading of a port's counters, in order."""
+    """Yield one fact for each reading of a port's counters, in order."""
     block: _Counters | None = None
     bare = _Bare()
     sysfs: dict[tuple[str | None, str, str], _Counters] = {}

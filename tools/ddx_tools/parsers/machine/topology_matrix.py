@@ -1,10 +1,10 @@
-"""`nvidia-smi topo -m` and `topo -p2p` (drivers 418 to 580): how GPUs and network devices are connected.
+"""Reads `nvidia-smi topo -m` and `topo -p2p` (drivers 418 to 580): how GPUs and network devices are connected.
 
             GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity
     GPU0     X      NV12    PXB     0-63            0
     GPU1    NV12     X      SYS     0-63            0
 
-The heading may carry escape codes for underlining. Topics: `gpu_link`, one for each pair of GPUs; `nic_link`, one for
+The heading may contain escape codes for underlining. Topics: `gpu_link`, one for each pair of GPUs; `nic_link`, one for
 each GPU and network device; `gpu_p2p`, one for each pair of a `-p2p` matrix.
 """
 
@@ -26,7 +26,7 @@ _MOST_COLUMNS = 256
 
 
 def read_topology(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """The cells of every matrix, each pair of GPUs once."""
+    """Yield the cells of every matrix, each pair of GPUs once."""
     names: list[str] = []
     for line in lines:
         if heading := _HEADING.match(line.text):

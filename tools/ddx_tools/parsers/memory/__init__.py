@@ -1,1 +1,1 @@
-"""What torch writes of its memory."""
+"""Parsers of torch's memory files."""

@@ -1,8 +1,8 @@
-"""A CUDA memory snapshot: what is held, by whom, when it was most, and what the allocator cannot give.
+"""Reads a CUDA memory snapshot: the memory held and its holders, the peak, and what the allocator cannot use.
 
 Source: torch/cuda/memory.py (_snapshot, _dump_snapshot) and torch/csrc/cuda/memory_snapshot.cpp of torch 2.1 to 2.13:
-`segments` with their `blocks`, and `device_traces` of what was allocated and freed before. A trace may begin late: what
-was allocated before is known by what is left of it.
+`segments` with their `blocks`, and `device_traces` of earlier allocations and releases. A trace may begin late: earlier
+allocations are known only if they were still held at the end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FEWEST_KEPT = 5
 _ACTIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 
 Place = tuple[str, int, str]
-"""File, line and function of the user's program; empty if no frame is its own."""
+"""(file, line, function) in the user's program; empty if no frame belongs to it."""
 _NOWHERE: Place = ("", 0, "")
 _PARAMETERS = ("parameters", "sharded parameters")
 Holders = list[tuple[str, Place, int, int]]
@@ -38,43 +38,43 @@ Holders = list[tuple[str, Place, int, int]]
 
 @dataclass
 class DeviceMemory:
-    """What a snapshot says of one GPU; sizes in bytes."""
+    """The memory of one GPU in a snapshot; sizes in bytes."""
 
     device: int
     reserved_bytes: int = 0
     allocated_bytes: int = 0
     segments: int = 0
     largest_free_bytes: int = 0
-    """Of the pieces that are reserved and unused."""
+    """The largest of the reserved but unused pieces."""
     expandable: bool = False
     peak_bytes: int | None = None
-    """Most that was allocated at once while the trace was recorded; None without a trace."""
+    """The most memory allocated at once while the trace was recorded; None without a trace."""
     held: Holders = field(default_factory=list)
     held_at_peak: Holders = field(default_factory=list)
     tried_bytes: int | None = None
-    """What was asked for when memory ran out."""
+    """The size of the allocation that failed when memory ran out."""
     tried_for: tuple[str, Place] | None = None
-    """Holder and place of that."""
+    """The holder and place of that allocation."""
     device_free_bytes: int | None = None
     events: int = 0
     updates: int = 0
-    """Steps of the optimizer that allocate something."""
+    """The number of optimizer steps that allocate memory."""
     kept: Holders = field(default_factory=list)
-    """What is held at the end of what was allocated with one stack again and again, with a backward between."""
+    """Memory still held at the end that was allocated repeatedly with the same stack, with a backward in between."""
 
 
 def read_snapshot(data: bytes) -> list[DeviceMemory]:
-    """The GPUs of a snapshot. Raises `UnreadableInput` for what is none."""
+    """Return the GPUs in a snapshot. Raises `UnreadableInput` if it is not one."""
     content = load(data, MAX_BYTES)
     segments = content.get("segments") if isinstance(content, dict) else None
     if not isinstance(segments, list):
-        raise UnreadableInput("a pickle, and no memory snapshot: it has no segments")
+        raise UnreadableInput("a pickle, but not a memory snapshot: it has no segments")
     owners = _Owners()
     found: dict[int, DeviceMemory] = {}
     of_device: dict[int, list[tuple[str, Place, int]]] = {}
     for segment in segments:
         if not isinstance(segment, dict):
-            raise UnreadableInput("no memory snapshot: a segment is no dictionary")
+            raise UnreadableInput("not a memory snapshot: a segment is not a dictionary")
         number = whole(segment.get("device"), LARGEST) or 0
         mine = found.setdefault(number, DeviceMemory(number))
         mine.segments += 1
@@ -100,7 +100,7 @@ def read_snapshot(data: bytes) -> list[DeviceMemory]:
 
 
 def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tuple[str, Place, int]]) -> None:
-    """Find the peak: how much more than at the end was allocated once, going through the trace."""
+    """Find the peak: go through the trace for the largest excess over the memory allocated at the end."""
     deltas: list[tuple[int, int, Any]] = []
     live: dict[int, tuple[int, Any]] = {}
     level = most = 0
@@ -124,7 +124,7 @@ def _follow(mine: DeviceMemory, trace: list[Any], owners: _Owners, left: list[tu
             phase = holder
             of_backward[address] = backwards
         elif action in ("free_requested", "free_completed", "free"):
-            # A request and its completion are one release; what was allocated before the trace began is known by it.
+            # A request and its completion are one release; it also reveals memory allocated before the trace began.
             freed = live.pop(address, (size, None) if action == "free_requested" else None)
             if freed:
                 level -= freed[0]
@@ -151,7 +151,7 @@ def _held_after(
     owners: _Owners,
     left: list[tuple[str, Place, int]],
 ) -> Holders:
-    """What is held after some allocations and releases of a trace, with what lay there before it."""
+    """The memory held after some allocations and releases of a trace, including memory from before the trace."""
     at_peak: dict[int, tuple[int, Any]] = {}
     for address, size, entry in deltas:
         if size >= 0:
@@ -160,12 +160,12 @@ def _held_after(
             at_peak.pop(address, None)
     known = [(*owners.of(_frames_of(entry)), size) for size, entry in at_peak.values()]
     parameters = {size for holder, _, size in [*left, *known] if holder in _PARAMETERS}
-    # While a trace is recorded, only threads of autograd allocate without a Python frame.
+    # While a trace is recorded, only autograd's threads allocate without a Python frame.
     backward = {True: ("gradients", _NOWHERE), False: ("backward", _NOWHERE)}
     known = [
         ((*backward[size in parameters], size) if one[0] == "unknown" else one) for one in known for size in one[2:]
     ]
-    # What lies there since before the trace began, as far as it was left at the end.
+    # Memory from before the trace began, if it was still held at the end.
     before = Counter({(holder, place): size for holder, place, size, _ in _sum_up(left)})
     during = Counter(
         {
@@ -180,9 +180,10 @@ def _held_after(
 
 
 def _kept(live: list[tuple[tuple[str, Place, int], int]], released: Counter[tuple[str, Place, int]]) -> Holders:
-    """Of what is held, (holder, place, bytes), and how many backwards ran before: what every step leaves one of.
+    """The held memory that every step leaves one piece of, given (holder, place, bytes) and the number of earlier
+    backwards.
 
-    A pipeline holds some micro-batches with a backward between them, too, and has released those before them.
+    A pipeline also holds a few micro-batches with a backward between them, but has released earlier ones.
     """
     steps = gathered((key, backwards) for key, backwards in live if key[0] != "unknown" and key[1] != _NOWHERE)
     found = []
@@ -195,14 +196,15 @@ def _kept(live: list[tuple[tuple[str, Place, int], int]], released: Counter[tupl
 
 
 class _Owners:
-    """Holder and place of a stack of frames; stacks repeat by the thousand."""
+    """Finds the holder and place of a stack of frames; cached, because stacks repeat by the thousand."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], tuple[str, Place]] = {}
         self._of_frame: dict[int, tuple[str, Place | None]] = {}
 
     def of(self, frames: list[Any]) -> tuple[str, Place]:
-        """(holder, place). Frames are innermost first, and shared: their identity is enough while they live."""
+        """Return (holder, place) of frames, innermost first. Frames are shared, so their identity is enough while they
+        live."""
         key = tuple(map(id, frames[:_MOST_FRAMES]))
         if key not in self._known:
             read = [self._frame(frame) for frame in frames[:_MOST_FRAMES] if isinstance(frame, dict)]
@@ -243,9 +245,11 @@ def _sum_up(blocks: list[tuple[str, Place, int]]) -> Holders:
     return [*named, ("other", _NOWHERE, rest, more)] if rest else named
 
 
-def _frames_of(block: dict[str, Any]) -> list[Any]:
+def _frames_of(block: Any) -> list[Any]:
+    if not isinstance(block, dict):
+        return []
     frames = block.get("frames")
-    if frames is None:  # to torch 2.0
+    if frames is None:  # up to torch 2.0
         history = block.get("history")
         first = history[0] if isinstance(history, list) and history else None
         frames = first.get("frames") if isinstance(first, dict) else None

@@ -1,1 +1,1 @@
-"""What NCCL prints."""
+"""Parsers of NCCL's output."""

@@ -1,14 +1,14 @@
-"""Blocks of an NCCL log in columns: a row for each operation, and the few other lines that matter as they stand.
+"""Reads blocks of an NCCL log into columns: a row for each operation, and the few other lines that matter verbatim.
 
     node:42:42 [0] NCCL INFO AllReduce: opCount 1e sendbuff 0x… recvbuff 0x… count 4194304 datatype 7 op 0 root 0
         comm 0x… [nranks=8] stream 0x…                          one line; enqueue.cc of 2.18 to 2.30
 
-Such a line is written when the operation is enqueued: it says nothing of its start or end. opCount is hexadecimal,
-counts the launches of a communicator, and is shared by all operations of one launch (`ncclProxyStart` increments it).
-For Send and Recv, `root` is the peer.
+Such a line is written when the operation is enqueued: it does not show its start or end. opCount is hexadecimal, counts
+the launches of a communicator, and is shared by all operations of one launch (`ncclProxyStart` increments it). For Send
+and Recv, `root` is the peer.
 
-Millions of such lines are read by Arrow: it splits the block, finds the lines, and reads their words as columns of
-a table separated by blanks. No line of them becomes an object of Python.
+Millions of such lines are read by Arrow: it splits the block, finds the lines, and reads their words as columns of a
+blank-separated table. No such line becomes a Python object.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ddx_tools.redaction.text import redact
 
 _NEEDLE = b": opCount "
 _MARKS = (b"NCCL ", b" Pid ")
-"""One of them stands in every line that is read here."""
+"""Every line read here contains one of these."""
 _MATTERS = (
     r"NCCL (?:INFO .*(?:comm 0x|Init timings| set |Using | channels|Channel [0-9]|Trees \[|Connected all|cudaDriver"
     r"|NET/OFI|No device found|, retrying|async event| -> [0-9]|Bytes -> Algo|NCCL version)|WARN |ERROR |version [0-9])"
     r"|# +Rank +[0-9]+ .*Pid +[0-9]+ on "
 )
 _WORDS = 24
-"""Words of a line of an operation without any label before it."""
-# Words counted from the end of the line.
+"""The number of words in an operation's line without labels."""
+# Word positions, counted from the end of the line.
 _PLACES = {"proc": 24, "name": 20, "op_count": 18, "count": 12, "datatype": 10, "reduction": 8, "root": 6}
 _PLACES |= {"pointer": 4, "nranks": 3}
 _MOST_WIDTHS = 8
@@ -41,18 +41,18 @@ _NAME = re.compile(rb"^([A-Za-z]\w{0,40}):$")
 
 @dataclass
 class NcclBlock:
-    """What one block of a log holds. Lines are 0-based within it."""
+    """The contents of one block of a log. Lines count from 0 within it."""
 
     lines: int
     operations: Any
     """An Arrow table: proc (`host:pid:tid`), name (`AllReduce:`), op_count (int64), count, datatype, reduction, root,
-    pointer, nranks (`[nranks=8]`), line (int32); words of the line, dictionary-encoded, where no type is given."""
+    pointer, nranks (`[nranks=8]`), line (int32); columns without a type are words of the line, dictionary-encoded."""
     others: list[tuple[int, str]] = field(default_factory=list)
-    """Other lines of NCCL that matter."""
+    """Other NCCL lines that matter, as (line, text)."""
 
 
 def read_block(data: bytes) -> NcclBlock:
-    """Read whole lines, as `ddx_tools.model.files.log_text` cleans them. Any bytes will do."""
+    """Read a block of whole lines, cleaned by `ddx_tools.model.files.log_text`. Accepts any bytes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -74,9 +74,9 @@ def read_block(data: bytes) -> NcclBlock:
 
 
 def _nothing_else(data: bytes) -> Any:
-    """A block of lines of operations alone, of which a hang leaves hours: words are read as they lie there.
+    """The operations of a block that contains nothing else, as in hours of log before a hang: words are read in place.
 
-    None for any other block.
+    Returns None for any other block.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -107,7 +107,7 @@ def _without_secrets(lines: list[str]) -> list[str]:
     return clean if len(clean) == len(lines) else [redact(line) for line in lines]
 
 
-# --- words into columns
+# --- reading words into columns
 
 
 def _operations(lines: Any, numbers: Any) -> Any:
@@ -120,7 +120,7 @@ def _operations(lines: Any, numbers: Any) -> Any:
     if (table := _columns(_joined(lines), width)) is not None:
         return _conforming(table.append_column("line", numbers))
     tables = []
-    for _ in range(_MOST_WIDTHS):  # labels before the prefix add words: some lines have them, others not
+    for _ in range(_MOST_WIDTHS):  # labels before the prefix add words, but not on all lines
         if not len(lines):
             break
         width = lines[0].as_py().count(b" ") + 1
@@ -141,7 +141,7 @@ def _joined(lines: Any) -> Any:
 
 
 def _columns(text: Any, width: int) -> Any:
-    """The words of lines of so many words each, as columns; None if they do not all have so many."""
+    """The words of lines with `width` words each, as columns; None if any line has a different number."""
     import pyarrow as pa
     import pyarrow.csv
 
@@ -167,7 +167,7 @@ def _columns(text: Any, width: int) -> Any:
 
 
 def _conforming(table: Any) -> Any:
-    """The rows whose words are what they should be, with opCount as a number."""
+    """The rows with valid words, with opCount as a number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -190,12 +190,12 @@ def _from_hexadecimal(digits: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # Arrow reads hexadecimal numbers behind 0x. What is no text at all is none either.
+    # Arrow reads hexadecimal numbers after 0x. Null stays null.
     return pc.binary_join_element_wise(b"0x", digits, b"").cast(pa.string()).cast(pa.int64())
 
 
 def no_operations() -> Any:
-    """A table of no rows."""
+    """Return an empty operations table."""
     import pyarrow as pa
 
     word = pa.dictionary(pa.int32(), pa.binary())
@@ -204,12 +204,12 @@ def no_operations() -> Any:
 
 
 def values_of(table: Any, name: str) -> list[bytes]:
-    """The distinct words of a column."""
+    """Return the distinct words of a column."""
     column = table[name].chunk(0)
     values: list[bytes] = column.dictionary.to_pylist()
     return values
 
 
 def codes_of(table: Any, name: str) -> Any:
-    """For each row, which of the distinct words it has: an Arrow array."""
+    """Return, for each row, the index of its distinct word, as an Arrow array."""
     return table[name].chunk(0).indices

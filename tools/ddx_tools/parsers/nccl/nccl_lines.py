@@ -1,14 +1,14 @@
-"""Lines of NCCL_DEBUG output: the prefix that NCCL puts before each message, in all its versions.
+"""Reads lines of NCCL_DEBUG output, with NCCL's message prefix in all its versions.
 
     node:4242:4300 [3] NCCL INFO …                             host:pid:tid [CUDA device]   (debug.cc of 2.18 to 2.30)
-    node:4242:4300 [3] transport/net.cc:77 NCCL WARN …         behind an empty line
+    node:4242:4300 [3] transport/net.cc:77 NCCL WARN …         after an empty line
     [2026-11-21 10:00:00] node:4242:4300 [3] …                 2.26 and later; by default for WARN only
     node:4242:4300 [3] init.cc:77 (ncclCommInit) NCCL WARN …   2.30 and later
-    node:4242:4300 [3] init.cc:77 (ncclCommInit) NCCL ERROR …  2.31: a level of its own for root causes, read as WARN is
+    node:4242:4300 [3] init.cc:77 (ncclCommInit) NCCL ERROR …  2.31: a separate level for root causes, read like WARN
     NCCL version 2.21.5+cuda12.4                               the banner has no prefix
 
-A launcher may have put labels before it (`3: `, `[rank3]: `, `[1,3]<stdout>:`, a time), or colours into it. The
-number in brackets is the CUDA device in its process, never a rank.
+A launcher may have added labels before it (`3: `, `[rank3]: `, `[1,3]<stdout>:`, a time), or colours in it. The number
+in brackets is the CUDA device in its process, never a rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 
 LINE_LIMIT = 4_000
-"""Characters looked at; NCCL itself cuts a line at 1,024."""
+"""How many characters of a line are read; NCCL itself truncates lines at 1,024."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]{0,4}[@-~]")
 _PREFIX = re.compile(
@@ -35,28 +35,28 @@ _RANK_LABEL = re.compile(r"\[rank:? ?(\d{1,6})\]|\[\d{1,6},(\d{1,6})\]<std(?:out
 
 @dataclass(frozen=True, slots=True)
 class NcclLine:
-    """One message, and who wrote it."""
+    """One NCCL message, and the process and thread that wrote it."""
 
     host: str
     pid: int
     tid: int
     device: int | None
-    """CUDA device in the process."""
+    """The CUDA device in the process."""
     level: str
-    """INFO, WARN or ERROR."""
+    """The level: INFO, WARN or ERROR."""
     text: str
     raw: str
-    """The line as it stands in the file, without colours."""
+    """The line as in the file, without colours."""
     file: str | None = None
     line: int | None = None
     function: str | None = None
     time: str | None = None
     rank_label: int | None = None
-    """What a launcher or torch wrote before the line."""
+    """The rank in a label that a launcher or torch wrote before the line."""
 
 
 def read_nccl_line(raw: str) -> NcclLine | None:
-    """A line of NCCL; None for anything else."""
+    """Return the NCCL message in a line; None for anything else."""
     raw = plain(raw)
     found = _PREFIX.search(raw)
     if not found:
@@ -79,19 +79,19 @@ def read_nccl_line(raw: str) -> NcclLine | None:
 
 
 def read_banner(text: str) -> tuple[str, str | None] | None:
-    """(NCCL version, CUDA version it was built with) of a banner, with or without a prefix before it."""
+    """Return (NCCL version, CUDA version it was built with) from a banner, with or without a prefix."""
     found = _BANNER.search(text.rstrip())
     return (found["version"], found["cuda"]) if found else None
 
 
 def read_test_rank(text: str) -> tuple[str, int, int] | None:
-    """(host, pid, rank) of a line that nccl-tests print for each rank before they begin (common.cu)."""
+    """Return (host, pid, rank) from a line that nccl-tests prints for each rank before it begins (common.cu)."""
     found = _TEST_RANK.search(text)
     return (found["host"], int(found["pid"]), int(found["rank"])) if found else None
 
 
 def plain(raw: str) -> str:
-    """A bounded line without colours."""
+    """Return a line without colours, cut to the limit."""
     raw = raw[:LINE_LIMIT]
     return _ANSI.sub("", raw) if "\x1b" in raw else raw
 
@@ -100,11 +100,11 @@ _MARKS = (b" NCCL INFO ", b" NCCL WARN ", b" NCCL ERROR ")
 
 
 def holds_nccl(data: bytes) -> bool:
-    """Whether NCCL wrote lines of a piece of a file."""
+    """Return whether a piece of a file has NCCL lines."""
     return any(mark in data for mark in _MARKS)
 
 
-# --- what NCCL says while it sets up and tears down communicators (init.cc, bootstrap.cc, net.cc, paths of 2.18 to
+# --- NCCL's messages while it sets up and tears down communicators (init.cc, bootstrap.cc, net.cc, paths of 2.18 to
 # 2.31)
 #     comm 0x… rank 0 nranks 8 cudaDev 0 nvmlDev 0 busId 1b000 commId 0x… - Init START                  2.18 to 2.20
 #     ncclCommSplit comm 0x… rank 0 … busId 1b000 parent 0x… color 0 key 0 commId 0x… - Init START      2.21
@@ -113,7 +113,7 @@ def holds_nccl(data: bytes) -> bool:
 #     ncclCommSplit comm 0x… … busId 1b000 commId 0x… parent 0x… childCount 1 color 0 key 0 - Init START    2.31
 #     [Rank 0] ncclCommInitRankConfig comm 0x… … commId 0x… - Init START                                2.29 and later
 #     comm 0x… rank 0 nranks 8 cudaDev 0 busId 1b000 - Destroy COMPLETE (Abort, Revoke, START; nRanks; 2.31 with commId)
-# Two communicators of one process can share a commId: up to 2.20 it is made of the parent and the color alone.
+# Two communicators of one process can share a commId: up to 2.20 it is built only from the parent and the color.
 
 _COMM = re.compile(
     r"(?:\[Rank \d{1,7}\] )?(?:(?P<api>ncclComm\w{1,40}|\w{1,40}) )?comm (?P<pointer>0x[0-9a-f]{1,16}) "
@@ -147,13 +147,13 @@ _CHOICE = re.compile(
     r"Algo (?P<algorithm>\w{1,40}) proto (?P<protocol>\w{1,40})"
     r"(?: channel\{Lo\.\.Hi\}=\{(?P<first>\d{1,4})\.\.(?P<last>\d{1,4})\})?"
 )
-"""With NCCL_DEBUG_SUBSYS=TUNING (enqueue.cc of 2.24 and later)."""
+"""The line printed with NCCL_DEBUG_SUBSYS=TUNING (enqueue.cc of 2.24 and later)."""
 _RETURNED = re.compile(r"(?P<at>[\w./-]{1,200}:\d{1,7}) -> (?P<code>\d{1,3})(?: \[Async thread\])?$")
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message that matters: its kind and the named parts of it."""
+    """A message that matters: its kind and its named parts."""
 
     kind: str
     """comm | timings | setting | network | bootstrap | devices | channels | rings | trees | driver | ofi | no_rdma |
@@ -161,11 +161,11 @@ class Message:
     parts: dict[str, str] = field(default_factory=dict)
 
     def number(self, name: str) -> int | None:
-        """A decimal part."""
+        """Return a named part as a decimal number; None if it is missing."""
         return int(self.parts[name]) if name in self.parts else None
 
 
-# (words that stand in each of them, kind, expression), tried in order.
+# (needle in each such message, kind, expression), tried in order.
 _KINDS: tuple[tuple[str, str, re.Pattern[str]], ...] = (
     (" busId ", "comm", _COMM),
     ("Init timings", "timings", _TIMINGS),
@@ -185,7 +185,7 @@ _KINDS: tuple[tuple[str, str, re.Pattern[str]], ...] = (
 
 
 def read_message(text: str) -> Message | None:
-    """What a message of level INFO says of the set-up; None if it is not among those that matter."""
+    """Return an INFO message about the set-up; None if it is not one that matters."""
     for words, kind, pattern in _KINDS:
         if words in text and (found := pattern.search(text)):
             groups = found.groupdict().items()
@@ -194,25 +194,26 @@ def read_message(text: str) -> Message | None:
 
 
 def timing_parts(message: Message) -> dict[str, float]:
-    """Seconds by phase of an `Init timings` line (kernels, alloc, bootstrap, allgathers, topo, graphs, connections)."""
+    """Return the seconds per phase of an `Init timings` line (kernels, alloc, bootstrap, allgathers, topo, graphs,
+    connections)."""
     return {name: float(value) for name, value in _PART.findall(message.parts["parts"])}
 
 
 def setting_value(message: Message) -> str:
-    """The value of a variable; NCCL ends those of numbers with a full stop."""
+    """Return the value of a variable; NCCL prints a full stop after numbers."""
     value = message.parts["value"].strip()
     return value[:-1] if re.fullmatch(r"-?\d+\.", value) else value
 
 
-# --- rings, trees and the transport of each connection, as NCCL 2.18 to 2.30 prints them (rings.cc, init.cc,
+# --- rings, trees and the transport of each connection, in the form of NCCL 2.18 to 2.30 (rings.cc, init.cc,
 # transport/)
 #     Channel 00/02 : 0 1 2 3                                    a ring; cut with "..." since 2.26
-#     Ring 00 : 3 -> 0 -> 1                                      what a rank has before and behind it (GRAPH; init.cc)
+#     Ring 00 : 3 -> 0 -> 1                                      a rank's predecessor and successor (GRAPH; init.cc)
 #     Trees [0] 1/-1/-1->0->-1 [1] …                             down->rank->up, per channel
 #     Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read             a connection within a host
 #     Channel 00 : 0[0] -> 1[1] via SHM/direct/direct
-#     Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0(2)/GDRDMA  through the network, here by the proxy of rank 2 (PXN)
-# Numbers in brackets behind a rank are GPUs as NVML counts them. Ranks are those of the communicator.
+#     Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0(2)/GDRDMA  through the network, here by rank 2's proxy (PXN)
+# Numbers in brackets after a rank are NVML GPU indices. Ranks are those of the communicator.
 
 _EDGE = re.compile(
     r"Channel (?P<channel>\d{1,4})(?:/\d{1,3})? : (?P<source>\d{1,7})\[[0-9a-f]{1,16}\] -> "
@@ -233,32 +234,32 @@ class Edge:
     source: int
     target: int
     direction: str | None
-    """send or receive, for connections through the network."""
+    """send or receive, for connections over the network."""
     transport: str
     """p2p | p2p_indirect | shm | net | other"""
     via: str
-    """As NCCL prints it."""
+    """The transport as printed by NCCL."""
     network: str | None = None
     device: int | None = None
-    """Number of the network device."""
+    """The number of the network device."""
     gpudirect: bool | None = None
-    """For the network: it reads and writes the GPU's memory directly."""
+    """Whether the network device accesses GPU memory directly; None within a host."""
     proxy: int | None = None
     """The rank whose network device is used, if not the sender's own (PXN)."""
 
 
 @dataclass(frozen=True)
 class NcclGraph:
-    """A ring or the trees of a communicator."""
+    """A ring, part of a ring, or the trees of a communicator."""
 
     kind: str
-    """ring | ring_cut (of a long one only the beginning is printed) | ring_part | trees"""
+    """ring | ring_cut (only the beginning of a long ring is printed) | ring_part | trees"""
     channel: int | None
     text: str
 
 
 def read_edge(text: str) -> Edge | None:
-    """A connection, from the words behind `NCCL INFO`."""
+    """Return the connection in the text after `NCCL INFO`; None if there is none."""
     found = _EDGE.search(text)
     if not found:
         return None
@@ -288,7 +289,7 @@ def _class_of(via: str) -> str:
 
 
 def read_graph(text: str) -> NcclGraph | None:
-    """A ring or the trees, from the words behind `NCCL INFO`."""
+    """Return the ring or trees in the text after `NCCL INFO`; None if there are none."""
     if ring := _RING.match(text):
         kind = "ring_cut" if text.rstrip().endswith("...") else "ring"
         return NcclGraph(kind, int(ring["channel"]), " ".join(ring["ranks"].split()))

@@ -1,17 +1,17 @@
-"""What `ncclras` prints: the state of all communicators of a job (ras/client_support.cc of NCCL 2.24 to 2.30).
+"""Reads the output of `ncclras`: the state of all communicators of a job (ras/client_support.cc of NCCL 2.24 to 2.30).
 
-As text, with a table of groups of communicators, and sections of errors and warnings:
+It is text, with a table of communicator groups and sections of errors and warnings:
 
     #0-0 (27a079b828ff1a75) MISMATCH
       Communicator ranks have different collective operation counts      (2.26: different AllReduce operation counts)
       26 ranks have launched up to operation 6650
       Rank 5 has launched up to operation 6649 -- GPU 5 managed by process 4242 on node 10.0.0.1
 
-or as JSON (`-f json`, 2.28.7 and later; 2.28.9 leaves out a comma before the status of a missing rank).
+or JSON (`-f json`, 2.28.7 and later; 2.28.9 omits a comma before the status of a missing rank).
 
-RAS counts launches, so it sees nothing of a hang in which all ranks launched, of sends and receives, or of why. As
-text it lists the ranks of a small minority only, even if these are ahead and the others behind. A job that is busy
-shows mismatches, too: they mean something if they stay the same when asked again.
+RAS counts launches, so it does not show a hang in which all ranks launched, sends and receives, or the reason. The text
+form lists only the ranks of a small minority, even if these are ahead and the others behind. A busy job also shows
+mismatches: they mean something only if a second query shows the same ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 from ddx_tools.parsers.plain_json import read_object, whole
 
 RAS = "ras"
-"""The kind of raw material that is an answer of RAS."""
+"""The kind of raw material for a RAS answer."""
 _MOST_RANKS = 4_096
 _MOST_FACTS = 20_000
 _MOST_MEMBERS = 400_000
@@ -56,21 +56,21 @@ _NO_COMMA = re.compile(r'("nvml_dev": *\d{1,4})(\s{1,40}"status")')
 
 @dataclass(frozen=True)
 class RasFact:
-    """One thing that RAS says."""
+    """One statement in RAS output."""
 
     status: str
     """MISMATCH | INCOMPLETE | ERROR | DEAD | TIMEOUT | OK"""
     what: str
     """operations | status | async_error | missing | dead | summary"""
     line: int
-    """1-based; of JSON the first line of the file."""
+    """The line number, from 1; for JSON, the first line of the file."""
     quote: str = ""
     communicator: str | None = None
     group_number: str | None = None
     nranks: int | None = None
     operation: str | None = None
     ranks: tuple[int, ...] = ()
-    """Those that are listed, as the communicator counts."""
+    """The listed ranks, numbered within the communicator."""
     value: str | None = None
     many: int | None = None
     host: str | None = None
@@ -80,22 +80,22 @@ class RasFact:
 
 @dataclass(frozen=True)
 class RasMember:
-    """A rank of a communicator, and the process that it is."""
+    """A rank of a communicator, and its process."""
 
     communicator: str | None
     nranks: int | None
     rank: int
     host: str | None
-    """The address of its host, as NCCL has it."""
+    """The address of its host, according to NCCL."""
     pid: int | None
     gpu: int | None
-    """NVML's index; None in the text form, where several may be named."""
+    """The NVML index; None in the text form, which may name several."""
     state: str = "listed"
     """listed | missing | dead"""
 
 
 def is_ras(text: str) -> bool:
-    """Whether a text looks like the output of `ncclras`."""
+    """Return whether a text looks like the output of `ncclras`."""
     head = text[:4096]
     if head.lstrip().startswith("{"):
         return all(mark in text for mark in _JSON_MARKS)
@@ -103,7 +103,7 @@ def is_ras(text: str) -> bool:
 
 
 def read_ras(text: str) -> list[RasFact]:
-    """What RAS says. Anything else yields nothing."""
+    """Return the statements in RAS output; empty for any other text."""
     return _read(text)[0]
 
 
@@ -118,9 +118,9 @@ def _read(text: str) -> tuple[list[RasFact], list[RasMember]]:
 
 
 def ras_rows(data: bytes, source: str, taken_s: float | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Return rows of the tables `nccl_ras` and `nccl_ras_members`; anything else yields none.
+    """Return the rows of the tables `nccl_ras` and `nccl_ras_members`; empty for any other bytes.
 
-    `taken_s`: when it was asked, if that is known; else JSON says it, to the second and by the clock of the job's host.
+    `taken_s`: when RAS was asked, if known; otherwise JSON has the time, in seconds on the clock of the job's host.
     """
     text = data.decode("utf-8", "replace")
     facts, members = _read(text)
@@ -141,7 +141,7 @@ def _written_s(text: str) -> float | None:
 
 
 class _Text:
-    """Reads the text form, line by line."""
+    """Reads RAS's text form, line by line."""
 
     def __init__(self) -> None:
         self.facts: list[RasFact] = []

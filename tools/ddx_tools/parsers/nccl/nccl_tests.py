@@ -1,7 +1,7 @@
-"""What the programs of nccl-tests print (all_reduce_perf, all_gather_perf, …), one report for each run in a text.
+"""Reads the output of nccl-tests (all_reduce_perf, all_gather_perf, …), one report for each run in a text.
 
 Format: NVIDIA/nccl-tests 2.19.6 (a0b82b2), src/util.cu `writeDeviceReport`, `writeResultHeader`, `writeResultFooter`;
-versions since 2.0 have the same lines with other columns, which the heading names:
+versions since 2.0 have the same lines with different columns, which the heading names:
 
     # Collective test starting: all_reduce_perf                                  (2.17 and later)
     #  Rank  0 Group  0 Pid   4242 on      node1 device  0 [0000:07:00] NVIDIA H100 80GB HBM3
@@ -11,7 +11,7 @@ versions since 2.0 have the same lines with other columns, which the heading nam
     # Out of bounds values : 0 OK
     # Avg bus bandwidth    : 312.264
 
-The first block is out of place, the second in place. Lines may carry the prefix of mpirun or srun, or be indented.
+The first block is out of place, the second in place. Lines may have a prefix from mpirun or srun, or be indented.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OPERATIONS = {
     "sendrecv": "sendrecv",
     "hypercube": "hypercube",
 }
-"""Programs, without `_perf`, and what they run."""
+"""The programs, without `_perf`, and the operations they run."""
 
 NEEDLES = ("algbw", "busbw")
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\](?:<std(?:out|err)>)?:?\s?|\d{1,5}: ?)")
@@ -54,7 +54,7 @@ _MOST_RANKS, _MOST_ROWS, _MOST_FAILURES, _MOST_LINE = 100_000, 10_000, 20, 2_000
 
 @dataclass(frozen=True)
 class Device:
-    """A rank and its GPU."""
+    """A rank of a test, and its GPU."""
 
     rank: int
     host: str
@@ -63,7 +63,8 @@ class Device:
 
 @dataclass(frozen=True)
 class NcclTestsResult:
-    """One line of the table; of the blocks, out of place where that was measured. Units as printed: µs, 1e9 bytes/s."""
+    """One line of the table: the out-of-place block if measured, else the in-place one. Units as printed: µs, 1e9
+    bytes/s."""
 
     line: int
     size_bytes: int
@@ -72,30 +73,30 @@ class NcclTestsResult:
     algbw_gb_per_s: float
     busbw_gb_per_s: float
     wrong: int | None
-    """Elements out of bounds, in both blocks; None if that was not checked (-c 0)."""
+    """The number of wrong elements in both blocks; None if not checked (-c 0)."""
 
 
 @dataclass
 class NcclTestsReport:
-    """One run of one program."""
+    """One run of one nccl-tests program."""
 
     line: int
     operation: str | None = None
     devices: list[Device] = field(default_factory=list)
     rows: list[NcclTestsResult] = field(default_factory=list)
     failures: list[tuple[int, str]] = field(default_factory=list)
-    """Lines that say why a test ended early."""
+    """The lines that say why a test ended early."""
     out_of_bounds: int | None = None
     average_busbw_gb_per_s: float | None = None
 
     @property
     def ranks(self) -> int | None:
-        """How many took part, if the text lists them."""
+        """The number of ranks, if the text lists them."""
         return max((device.rank for device in self.devices), default=-1) + 1 or None
 
 
 def read_nccl_tests(text: str) -> list[NcclTestsReport]:
-    """The reports of a text, those without a row and without a failure left out. Never raises."""
+    """Return the reports in a text, without those that have neither rows nor failures. Never raises."""
     return [report for report in _reports(text) if report.rows or report.failures]
 
 
@@ -104,7 +105,7 @@ def _reports(text: str) -> Iterator[NcclTestsReport]:
     for number, raw in enumerate(text.splitlines(), 1):
         line = _PREFIX.sub("", raw[:_MOST_LINE].lstrip()).lstrip()
         if program := _PROGRAM.search(line):
-            # A command, or the words with which a newer version begins.
+            # A command, or the first line of a newer version.
             if report.rows or report.failures:
                 yield report
                 report, columns = NcclTestsReport(number), ""
@@ -135,7 +136,8 @@ def _other(report: NcclTestsReport, number: int, line: str) -> None:
 
 
 def _measured(number: int, row: re.Match[str], columns: list[str]) -> NcclTestsResult | None:
-    """A row by its heading. What stands before the times (operation, root) may be empty, so count from the right."""
+    """A row, read by its heading. The columns before the times (operation, root) may be empty, so count from the
+    right."""
     block = columns[_first_time(columns) :]
     width = len(block) // 2 if block.count("busbw") == 2 else len(block)
     names, words = block[:width], _STAMP.sub("", row["rest"]).split()

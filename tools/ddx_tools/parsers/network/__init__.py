@@ -1,1 +1,1 @@
-"""Texts of networks."""
+"""Parsers of texts about networks."""

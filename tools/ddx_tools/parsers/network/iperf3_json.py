@@ -1,4 +1,4 @@
-"""What `iperf3 -c … -J` prints: throughput and segments sent again, or an error.
+"""Reads the output of `iperf3 -c … -J`: throughput and retransmitted segments, or an error.
 
     {"start": {"version": "iperf 3.12", "tcp_mss_default": 1448, …},
      "intervals": [{"sum": {"bytes": 325451776, "retransmits": 0, …}}, …],
@@ -6,7 +6,7 @@
      "error": "unable to connect to server: Connection refused"}
 
 esnet/iperf 3.1 to 3.17, src/iperf_api.c (iperf_json_start, iperf_json_finish) and src/iperf_client_api.c. iperf3 before
-3.16 runs all streams in one thread, so that above some 30 Gbit/s it measures a CPU (RELNOTES.md).
+3.16 runs all streams in one thread, so above about 30 Gbit/s it measures a CPU (RELNOTES.md).
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ _MOST_COUNT = 1 << 62
 
 @dataclass(frozen=True)
 class Iperf3Run:
-    """One test, as its client saw it."""
+    """One test, from the client's view."""
 
     error: str | None
     """Why there is no measurement, or why it ended early."""
     gbit_per_s: float | None
-    """What the receiver got."""
+    """The throughput at the receiver."""
     sent_bytes: int | None
     sent_again: int | None
-    """TCP segments; None where the system does not count them (macOS, UDP)."""
+    """The number of retransmitted TCP segments; None if the system does not count them (macOS, UDP)."""
     segment_bytes: int | None
     quiet_intervals: int
-    """Intervals of a second in which nothing at all was sent;"""
+    """The number of one-second intervals in which nothing was sent."""
     intervals: int
-    """of so many."""
+    """The number of all intervals."""
     version: str | None
     shares_sent_again: tuple[float, ...] = ()
-    """Segments sent again by segments sent, of each interval that tells both."""
+    """The share of segments retransmitted, for each interval with both counts."""
 
     @property
     def usual_share_sent_again(self) -> float | None:
-        """Of the middle interval: a moment at which a host was busy does not count. None if it is not known."""
+        """The share in the median interval, so that a moment when a host was busy does not count. None if unknown."""
         return statistics.median(self.shares_sent_again) if self.shares_sent_again else self.share_sent_again
 
     @property
     def share_sent_again(self) -> float | None:
-        """Segments sent again by segments sent; None if it is not known."""
+        """The share of segments retransmitted in the whole test; None if unknown."""
         if self.sent_again is None or not self.sent_bytes or not self.segment_bytes:
             return None
         return _share(self.sent_again, self.sent_bytes, self.segment_bytes)
 
 
 def read_iperf3(data: bytes) -> Iperf3Run | None:
-    """Read a result; None if it is none."""
+    """Read a result of iperf3; None if it is not one."""
     told = read_object(data[:_MOST_BYTES])
     if not isinstance(told.get("start"), dict):
         return None
@@ -90,7 +90,7 @@ def _share(sent_again: int, sent_bytes: int, segment_bytes: int) -> float:
 
 
 def _sums(intervals: object) -> list[dict[str, Any]]:
-    """What all streams did together in each interval."""
+    """The totals of all streams in each interval."""
     listed = intervals[:_MOST_INTERVALS] if isinstance(intervals, list) else []
     return [_object(_object(one).get("sum")) for one in listed]
 

@@ -1,4 +1,5 @@
-"""Hosts of the own network that answered lately: /proc/net/arp of any Linux, and `ip neigh` (iproute2 4.9 to 6.x).
+"""Reads which hosts on the local network answered recently: /proc/net/arp of any Linux, and `ip neigh` (iproute2 4.9 to
+6.x).
 
     10.20.30.11      0x1         0x2         72:a4:31:0e:5d:10     *        eth0
     10.20.30.11 dev eth0 lladdr 72:a4:31:0e:5d:10 REACHABLE
@@ -23,7 +24,7 @@ _UNANSWERED = ("INCOMPLETE", "FAILED")
 
 
 def read_neighbours(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Who was asked for on the own network, in order."""
+    """Yield the hosts that were queried on the local network, in order."""
     for line in lines:
         if found := _ARP.match(line.text):
             yield HostFact("neighbour", found["address"], line, {"answers": bool(int(found["flags"], 16) & _COMPLETE)})

@@ -1,4 +1,4 @@
-"""What passes between two hosts: `ping` (iputils, BSD), counters of TCP (`nstat`, `netstat -s`).
+"""Reads what passes between two hosts: `ping` (iputils, BSD), TCP counters (`nstat`, `netstat -s`).
 
     PING 10.0.0.2 (10.0.0.2) 8972(9000) bytes of data.
     3 packets transmitted, 0 received, 100% packet loss, time 2036ms
@@ -26,7 +26,7 @@ _TOO_LONG = re.compile(r"[Mm]essage too long(?:, mtu=(?P<mtu>\d{1,6}))?|Frag(?:m
 _DF = re.compile(r"(?:^| )(?:-M (?:do|probe)|-D)(?= |$)")
 _SIZE = re.compile(r"(?:^| )-s ?(?P<size>\d{1,6})(?= |$)")
 _DEFAULT_SIZE = 56
-"""Bytes of data of a ping that is not told any."""
+"""The bytes of data in a ping without a size option."""
 
 _NSTAT = re.compile(r"\s*Tcp(?P<name>OutSegs|RetransSegs)\s+(?P<value>\d{1,19})(?:\s+[\d.]{1,20})?\s*$")
 _NETSTAT = re.compile(r"\s*(?P<value>\d{1,19}) segments (?P<name>sen[dt] out|retransmitt?ed)\s*$")
@@ -34,7 +34,7 @@ _NAMES = {"OutSegs": "sent", "RetransSegs": "again", "sent out": "sent", "send o
 
 
 def read_paths(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Pings, and how much TCP sent again, in order."""
+    """Yield pings, and TCP retransmission counters, in order."""
     yield from _pings(lines)
     yield from _counters(lines)
 
@@ -44,7 +44,7 @@ def _pings(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     heading: re.Match[str] | None = None
     refused = False
     for line in lines:
-        # A command that a prompt names, or one that stands alone on its line.
+        # A command after a prompt, or by itself on its line.
         asked = (line.command or "") if line.command is not None else line.text
         if (started := _COMMAND.match(asked)) and asked != command:
             words, command, heading, refused = started["words"].strip(), asked, None, False
@@ -62,9 +62,9 @@ def _pings(lines: Sequence[TextLine]) -> Iterator[HostFact]:
 
 
 def _ping(words: str, heading: re.Match[str] | None) -> dict[str, Any]:
-    """What was sent, and to whom; nothing if neither the command nor the heading is there.
+    """The ping's size and target; empty if there is neither a command nor a heading.
 
-    `whole`: it must not be cut on the way; None where the command is not there to say it.
+    `whole`: whether it must not be fragmented; None without the command.
     """
     plain = re.sub(r"(?<!\S)-[A-Za-z]+(?: +(?:do|dont|want|probe|[\d.]+(?=\s)))?", " ", f"{words} ").split()
     target = heading["target"] if heading else plain[-1] if plain else None
@@ -76,7 +76,7 @@ def _ping(words: str, heading: re.Match[str] | None) -> dict[str, Any]:
 
 
 def _counters(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """One fact for each reading: a name that comes again begins the next one."""
+    """One fact for each reading: a repeated name begins the next one."""
     now: HostFact | None = None
     for line in lines:
         found = _NSTAT.match(line.text) or _NETSTAT.match(line.text)
@@ -91,12 +91,12 @@ def _counters(lines: Sequence[TextLine]) -> Iterator[HostFact]:
         yield now
 
 
-# --- /proc/net/snmp and /proc/net/route of Linux: how much TCP sent again, and the default route
+# --- /proc/net/snmp and /proc/net/route of Linux: TCP retransmissions, and the default route
 #     Tcp: RtoAlgorithm RtoMin … OutSegs RetransSegs InErrs OutRsts
 #     Tcp: 1 200 … 1198777 1012 0 77
 #     Iface  Destination  Gateway   Flags  RefCnt  Use  Metric  Mask …
 #     eth0   00000000     010200C0  0003   0       0    0       00000000
-# Topics: `tcp_counters`, as of nstat; `route`, one for each default route. Source: proc(5), net/ipv4/fib_trie.c.
+# Topics: `tcp_counters`, as from nstat; `route`, one for each default route. Source: proc(5), net/ipv4/fib_trie.c.
 
 COUNTER_NEEDLES = ("Tcp: ", "Iface\tDestination")
 
@@ -108,7 +108,7 @@ _SNMP_NAMES = {"OutSegs": "sent", "RetransSegs": "again"}
 
 
 def read_net_counters(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Counters of TCP and default routes, in order."""
+    """Yield TCP counters and default routes, in order."""
     names: list[str] = []
     for line in lines:
         if found := _SNMP.match(line.text):

@@ -1,4 +1,4 @@
-"""What `ib_write_bw` and its siblings of perftest print.
+"""Reads the output of `ib_write_bw` and the other perftest programs.
 
      Number of qps   : 1            Transport type : IB
      Mtu             : 1024[B]
@@ -32,18 +32,18 @@ _MOST_CHARS = 1 << 20
 
 @dataclass(frozen=True)
 class PerftestResult:
-    """One row: messages of one size."""
+    """One row of results, for messages of one size."""
 
     size_bytes: int
     gbit_per_s: float
-    """The average."""
+    """The average bandwidth."""
     line: int
     quote: str
 
 
 @dataclass(frozen=True)
 class PerftestRun:
-    """One run."""
+    """One perftest run: its settings and rows."""
 
     rows: tuple[PerftestResult, ...]
     facts: dict[str, str]
@@ -52,7 +52,7 @@ class PerftestRun:
 
 
 def read_perftest(data: bytes) -> PerftestRun:
-    """Read standard output and error of a run; a text of something else has neither rows nor facts."""
+    """Read standard output and error of a run; other text gives neither rows nor facts."""
     unit: str | None = None
     rows: list[PerftestResult] = []
     facts: dict[str, str] = {}

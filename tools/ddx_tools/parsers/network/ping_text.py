@@ -1,13 +1,13 @@
-"""One run of `ping`: what arrived, and who said that a packet is too long (with -q, nobody is heard).
+"""Reads one run of `ping`: what arrived, and which host said that a packet is too long (not shown with -q).
 
     PING 10.77.0.3 (10.77.0.3) 8972(9000) bytes of data.
-    ping: local error: message too long, mtu=1500           the own host (iputils s20150815 and later)
+    ping: local error: message too long, mtu=1500           this host (iputils s20150815 and later)
     From 10.77.0.1 icmp_seq=1 Frag needed and DF set (mtu = 1400)   a router on the way
     3 packets transmitted, 0 received, 100% packet loss, time 119ms
     rtt min/avg/max/mdev = 0.064/0.085/0.423/0.077 ms
 
-iputils 20161105 to 20240905 (ping/ping_common.c, ping/ping.c). How `ping` lines stand in a text that somebody pasted,
-with its command and several of them, is the matter of path_text.py.
+iputils 20161105 to 20240905 (ping/ping_common.c, ping/ping.c). path_text.py reads pasted texts with several `ping` runs
+and their commands.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _MOST_CHARS = 64 << 10
 
 @dataclass(frozen=True)
 class PingRun:
-    """What one run said."""
+    """The result of one `ping` run."""
 
     outcome: str
-    """all | some | silent (none arrived, and nobody said a word) | too_long_here | too_long_on_way | unreachable |
-    unable (this ping cannot do what it was asked for)"""
+    """all | some | silent (none arrived, without an error) | too_long_here | too_long_on_way | unreachable | unable
+    (this ping does not support the options)"""
     payload_bytes: int | None
     sent: int
     received: int
     mtu_told: int | None
-    """The MTU that the own host or the router named."""
+    """The MTU that this host or the router reported."""
     hop: str | None
-    """The router that spoke."""
+    """The router that reported an error."""
     mean_ms: float | None
     quote: str
-    """The line that says it."""
+    """The line that shows the outcome."""
 
 
 def read_ping(data: bytes) -> PingRun:
-    """Read standard output and error of one run; anything else is `unable`."""
+    """Read standard output and error of one `ping` run; anything else is `unable`."""
     text = data[:_MOST_CHARS].decode("utf-8", "replace")
     result, size = _RESULT.search(text), _SIZE.search(text)
     sent, received = (int(result["sent"]), int(result["received"])) if result else (0, 0)

@@ -1,4 +1,4 @@
-"""The way to an address, as `ip route get` names it (iproute2 4.9 to 6.x, ip/iproute.c).
+"""Reads the route to an address from `ip route get` (iproute2 4.9 to 6.x, ip/iproute.c).
 
 10.88.0.2 dev eth0 src 10.88.0.1 uid 0
 10.9.0.2 via 10.88.0.254 dev eth0 src 10.88.0.1 uid 0
@@ -20,21 +20,21 @@ _MTU = re.compile(r"\bmtu (?:lock )?(?P<mtu>\d{1,6})\b")
 
 @dataclass(frozen=True)
 class Route:
-    """The way that packets take from this host."""
+    """The route that packets take from this host."""
 
     device: str
     source: str | None
-    """The address that they come from."""
+    """The source address of the packets."""
     gateway: str | None
     local: bool
-    """The address is this host's own."""
+    """Whether the address is this host's own."""
     mtu: int | None
-    """Where the kernel knows another one for this way than that of the device: configured, or told by a router."""
+    """The route's MTU if it differs from the device's: configured, or reported by a router."""
     quote: str
 
 
 def read_route(data: bytes) -> Route | None:
-    """The route; None if there is none."""
+    """Return the route; None if there is none."""
     text = data[:4_096].decode("utf-8", "replace")
     way = _WAY.match(text)
     if way is None:

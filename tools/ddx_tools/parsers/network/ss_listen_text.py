@@ -1,9 +1,9 @@
-"""Sockets that listen, as `ss -ltnp` lists them (iproute2 4.9 to 6.x).
+"""Reads listening sockets from `ss -ltnp` (iproute2 4.9 to 6.x).
 
     LISTEN 0      2048         0.0.0.0:29500      0.0.0.0:*    users:(("python3",pid=77,fd=3))
     LISTEN 0      128             [::]:22            [::]:*
 
-The processes are named to their owner and to root only. Connections that hold bytes are the matter of ss_text.py.
+Only the owner and root see the process names. ss_text.py reads connections that hold bytes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MOST_LINES = 20_000
 
 @dataclass(frozen=True)
 class ListeningPort:
-    """One socket that listens."""
+    """One listening socket."""
 
     address: str
-    """`0.0.0.0`, `::` and `*` stand for all."""
+    """The address; `0.0.0.0`, `::` and `*` mean all."""
     port: int
     pid: int | None
     name: str | None
@@ -33,7 +33,7 @@ class ListeningPort:
 
 
 def read_listeners(data: bytes) -> list[ListeningPort]:
-    """All of them, in order; of a socket that several processes share, the first."""
+    """Return all listening sockets, in order; for a socket that several processes share, only the first process."""
     found = []
     for number, line in enumerate(data.decode("utf-8", "replace").splitlines()[:_MOST_LINES], 1):
         socket = _LISTEN.match(line)

@@ -1,11 +1,11 @@
-"""TCP connections as `ss -tinp` lists them (iproute2 4.9 to 6.x): two lines each, or one with -O.
+"""Reads TCP connections from `ss -tinp` (iproute2 4.9 to 6.x): two lines each, or one with -O.
 
     ESTAB 0      33624      10.77.0.1:53080    10.77.0.2:6000 users:(("python3",pid=6607,fd=3)) timer:(persist,296ms,1)
          cubic rto:212 backoff:2 rtt:10.4/18.2 mss:1448 pmtu:1500 cwnd:100 unacked:1 retrans:0/1 notsent:33624
 
-Topic: `tcp_socket`, one for each connection that holds bytes which were not read or not acknowledged, or that sends
-something again. With `-p` and the right to see them, `owners` are the processes that have it open. And
-`tcp_established`, one for each pair of addresses between which a connection stands.
+Topic: `tcp_socket`, one for each connection that holds unread or unacknowledged bytes, or that retransmits. With `-p`
+and sufficient rights, `owners` are the processes that have it open. Also `tcp_established`, one for each pair of
+addresses with an established connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COUNTERS_CHARS = 120
 
 
 def read_sockets(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Connections that wait for something, and who is connected to whom, in order."""
+    """Yield connections that wait for something, and the connected address pairs, in order."""
     socket: HostFact | None = None
     pairs: set[tuple[str | None, str, str]] = set()
     for line in lines:

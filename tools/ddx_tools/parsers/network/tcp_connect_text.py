@@ -1,12 +1,12 @@
-"""What came of trying a TCP port, as `ddx network`, `nc -vz` and ncat say it; and what a name means to the resolver.
+"""Reads the result of trying a TCP port, from `ddx network`, `nc -vz` and ncat, and name resolution results.
 
     Connection to 10.0.0.2 29500 port [tcp/*] succeeded! (0.4 ms)
     connect to 10.0.0.2 port 29500 (tcp) failed: Connection refused (0.1 ms)
     10.0.0.2 port 46883 (tcp) answers: Connection refused (0.1 ms)
     10.0.0.2        STREAM node-2                              (getent ahosts, glibc 2.36)
 
-The first two are words of netcat-openbsd 1.219 (netcat.c, connection_info and remote_connect), with the time behind;
-the third is of `ddx_tools.sources.hosts.tcp_exchange`.
+The first two are from netcat-openbsd 1.219 (netcat.c, connection_info and remote_connect), followed by the time; the
+third is from `ddx_tools.sources.hosts.tcp_exchange`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HOW = {
     "Host is unreachable": "no_route",
     "Connection reset by peer": "closed",
 }
-"""The words of strerror (glibc, musl, macOS) and what they come to; anything else is `failed`."""
+"""Messages of strerror (glibc, musl, macOS) and their outcomes; anything else is `failed`."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class Tried:
     address: str
     port: int
     outcome: str
-    """open | refused (somebody answers: nobody listens here, or a firewall rejects) | timed_out (nobody answers at
-    all) | no_route | closed | failed"""
+    """open | refused (a host answers, but no process listens or a firewall rejects) | timed_out (no answer at all) |
+    no_route | closed | failed"""
     reason: str
-    """The system's words; empty if it went well."""
+    """The system's error message; empty on success."""
     took_ms: float | None
     quote: str
 
 
 def read_tried(data: bytes) -> Tried | None:
-    """The first attempt in a text; None if it reports none."""
+    """Return the first attempt in a text; None if there is none."""
     text = data[:_MOST_CHARS].decode("utf-8", "replace")
     found = _OPEN.search(text) or _FAILED.search(text) or _REFUSED.search(text)
     if found is None or int(found["port"]) > 0xFFFF:
@@ -71,6 +71,7 @@ def read_tried(data: bytes) -> Tried | None:
 
 
 def read_addresses(data: bytes) -> list[str]:
-    """What `getent ahosts` found, in its order, which is the one in which programs try; IPv4 in its own form."""
+    """Return the addresses from `getent ahosts`, in its order, which is the order programs try; mapped IPv4 as plain
+    IPv4."""
     text = data[:_MOST_CHARS].decode("utf-8", "replace")
     return list(dict.fromkeys(found["address"].removeprefix("::ffff:") for found in _MEANS.finditer(text)))

@@ -1,1 +1,1 @@
-"""Traces of a profiler: bytes in, intervals out."""
+"""Parsers of profiler traces: bytes in, intervals out."""

@@ -1,7 +1,7 @@
-"""What a profiler's trace says of one rank: when which stream, thread and range was busy, and its collectives.
+"""Reads one rank's profiler trace: the busy intervals of its streams, threads and ranges, and its collectives.
 
-A trace with kernels is about the GPU: its computing is what runs on streams. A trace without any (a Gloo job) is about
-the CPU: its computing is what operators do on threads, but for those that only hand over to a process group.
+A trace with kernels is about the GPU: its computing is the work on streams. A trace without any (a Gloo job) is about
+the CPU: its computing is the work of operators on threads, except those that only hand work to a process group.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from ddx_tools.parsers.profiles.trace_json import TraceEvent, TraceReader, argum
 _MOST_NS = 1 << 62
 _MOST_NAME = 300
 _MOST_NAMES = 100_000
-"""So many names of kernels are kept apart."""
+"""The maximum number of distinct kernel names."""
 _MOST_COLLECTIVES = 500_000
 _MOST_DIMS = 16
 
 
 class Busy(IntEnum):
-    """What an interval of a trace is about."""
+    """The kind of an interval in a trace."""
 
     COMPUTE = 0
     """A kernel, or an operator of a CPU job."""
     COMMUNICATION = 1
     COPY = 2
     DATA = 3
-    """The main process gets its next batch."""
+    """The main process fetches its next batch."""
     WAIT = 4
     """The host waits for the GPU."""
     HANDS_OVER = 5
-    """An operator that gives a process group something to do, or waits for it."""
+    """An operator that hands work to a process group, or waits for it."""
     STEP = 6
 
 
 @dataclass
 class Intervals:
-    """Columns of intervals, ns since the epoch; `lane` is a stream or thread, of a step its number."""
+    """Columns of intervals, in ns since the epoch; `lane` is a stream or thread, or the number of a step."""
 
     what: array[int] = field(default_factory=lambda: array("b"))
     lane: array[int] = field(default_factory=lambda: array("q"))
@@ -51,7 +51,7 @@ class Intervals:
     end_ns: array[int] = field(default_factory=lambda: array("q"))
 
     def add(self, what: Busy, lane: int, start_ns: int, end_ns: int) -> None:
-        """One more."""
+        """Add one interval."""
         self.what.append(what)
         self.lane.append(lane)
         self.start_ns.append(start_ns)
@@ -60,38 +60,38 @@ class Intervals:
 
 @dataclass
 class RankTrace:
-    """One trace. Times in ns since the epoch, of the rank's own clock."""
+    """One rank's trace. Times in ns since the epoch, on the rank's own clock."""
 
     about: dict[str, Any] = field(default_factory=dict)
     events: int = 0
     device: str = "cpu"
-    """`gpu` where kernels were recorded."""
+    """`gpu` if kernels were recorded, else `cpu`."""
     steps_by: str = "profiler"
-    """What marks its steps: `profiler`, or `optimizer` where the program does not call its `step`."""
+    """What marks its steps: `profiler`, or `optimizer` if the program does not call the profiler's `step`."""
     intervals: Intervals = field(default_factory=Intervals)
     on_host: Intervals = field(default_factory=Intervals)
-    """Operators on the CPU: the computing of a trace without kernels."""
+    """The CPU operators, which are the computing of a trace without kernels."""
     collectives: list[dict[str, Any]] = field(default_factory=list)
-    """Columns of `trace_collectives`."""
+    """The collectives, with the columns of `trace_collectives`."""
     kernels: dict[str, list[Any]] = field(default_factory=dict)
-    """By name: class, how many, ns."""
+    """Kernels by name: class, count, ns."""
     problems: list[str] = field(default_factory=list)
     updates: dict[str, list[int]] = field(default_factory=dict)
-    """When each optimizer's step ended, by its name: a trace of a job that marks no steps is cut there."""
+    """The end times of optimizer steps, by the step's name: a trace without marked steps is cut there."""
 
     @property
     def rank(self) -> int | None:
-        """The rank, as the trace itself says."""
+        """The rank, from the trace itself."""
         return _whole(self._distributed.get("rank"))
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks there are."""
+        """The number of ranks in the job, from the trace itself."""
         return _whole(self._distributed.get("world_size"))
 
     @property
     def host(self) -> str | None:
-        """The host's name, as the trace itself says."""
+        """The host name, from the trace itself."""
         name = self.about.get("host_name")
         return name[:256] if isinstance(name, str) else None
 
@@ -102,7 +102,7 @@ class RankTrace:
 
 
 def read_trace(stream: BinaryIO) -> RankTrace:
-    """Read a trace. Raises `UnreadableInput` for what is none."""
+    """Read a trace. Raises `UnreadableInput` if it is not one."""
     reader = TraceReader(stream)
     found = RankTrace()
     handlers = {
@@ -202,7 +202,7 @@ def _range(found: RankTrace, event: TraceEvent, start_ns: int, end_ns: int) -> N
 
 
 def _cut_at(found: RankTrace, ends_ns: list[int]) -> None:
-    """From the end of an optimizer's step to the end of its next one is a step."""
+    """Add the steps between the ends of consecutive optimizer steps."""
     found.steps_by = "optimizer"
     for number, (start_ns, end_ns) in enumerate(pairwise(ends_ns)):
         found.intervals.add(Busy.STEP, number, start_ns, end_ns)
@@ -233,7 +233,7 @@ _known: dict[tuple[str, str], bool] = {}
 
 
 def _is(name: str, which: str) -> bool:
-    """Whether a name is one of those; names repeat by the million."""
+    """Whether a name is of this kind; cached, because names repeat by the million."""
     key = (which, name[:_MOST_NAME])
     if key not in _known:
         if len(_known) > _MOST_NAMES:
@@ -243,7 +243,7 @@ def _is(name: str, which: str) -> bool:
 
 
 def kernel_class(name: str) -> str:
-    """What a kernel does, by its name: a `class` of knowledge/kernels.yaml, or `other`."""
+    """Return what a kernel does, judged by its name: a `class` of knowledge/kernels.yaml, or `other`."""
     return next((what for what, names in _classes() if names.search(name)), "other")
 
 
@@ -255,12 +255,14 @@ def _collectives() -> dict[str, tuple[str, str, str]]:
 
 
 def collective_of(name: str) -> tuple[str, str, str]:
-    """Of what c10d, Gloo or NCCL call an operation: torch's name, `in` or `out` for its size, its `bus` factor."""
+    """Return, for an operation's name in c10d, Gloo or NCCL: torch's name, `in` or `out` for its size, its `bus`
+    factor."""
     return _collectives().get(name, (name[:60] or "unknown", "in", "equal"))
 
 
 def bus_factor(op: str, ranks: int) -> float:
-    """Bus bandwidth / algorithm bandwidth of an operation among so many ranks (nccl-tests, doc/PERFORMANCE.md)."""
+    """Return bus bandwidth / algorithm bandwidth of an operation over `ranks` ranks (nccl-tests,
+    doc/PERFORMANCE.md)."""
     _, _, bus = collective_of(op)
     return {"twice": 2 * (ranks - 1) / ranks, "once": (ranks - 1) / ranks}.get(bus, 1.0)
 
@@ -275,7 +277,7 @@ def _size(count: int | None, dtype: str | None) -> int | None:
 
 
 def _elements(dims: Any) -> int | None:
-    """Of all tensors of an operation together: `[[262656]]`, or a list of such for a list of tensors."""
+    """The number of elements in all tensors of an operation: `[[262656]]`, or a list of such for a list of tensors."""
     total = 0
     for each in dims if isinstance(dims, list) else ():
         if not isinstance(each, list) or len(each) > _MOST_DIMS:

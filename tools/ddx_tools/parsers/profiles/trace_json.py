@@ -1,8 +1,9 @@
-"""The events of a Kineto trace, one after the other: a file of any size in bounded memory.
+"""Reads the events of a Kineto trace one after the other: a file of any size in bounded memory.
 
 Source: libkineto/src/output_json.cpp (pytorch/kineto): one JSON object, whose `traceEvents` are nearly all of it.
-Chrome's form, a bare array of events, is read as well. The array is decoded in pieces. Where it may be cut nobody knows
-without reading it; but a beginning of it that is itself valid between brackets ends between two events: trying tells.
+Chrome's form, a bare array of events, is also read. The array is decoded in pieces. The positions where it may be cut
+are unknown in advance; but if a beginning of it is valid JSON between brackets, it ends between two events. So cuts are
+tried.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from ddx_tools.model.errors import UnreadableInput
 
 _PIECE_BYTES = 4 << 20
 _MOST_EVENT_BYTES = 64 << 20
-"""What is longer without an end is no event."""
+"""Longer data without an end is not an event."""
 _MOST_CUTS = 8
-"""Ends of events that are tried in a piece: `},` also stands inside of one, but not again and again."""
+"""How many event ends are tried in a piece: `},` also occurs inside an event, but not many times."""
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 
 
 class TraceEvent(msgspec.Struct, gc=False):
-    """A slice or mark. `ts` and `dur` in µs; `args` as JSON, which few events are asked for."""
+    """A slice or mark. `ts` and `dur` in µs; `args` as undecoded JSON, which is needed for few events."""
 
     ph: str = ""
     cat: str = ""
@@ -37,10 +38,10 @@ class TraceEvent(msgspec.Struct, gc=False):
 
 
 class TraceReader:
-    """One trace; `events` may be asked for once.
+    """A reader of one trace; `events` can be read only once.
 
-    `about` is what stands beside the events (`distributedInfo`, `baseTimeNanoseconds`, `host_name`, …): complete when
-    the last event was given. `problems` are lines for a person.
+    `about` has the fields beside the events (`distributedInfo`, `baseTimeNanoseconds`, `host_name`, …); it is complete
+    after the last event. `problems` are lines for a person.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -52,7 +53,7 @@ class TraceReader:
         self._odd = 0
 
     def events(self) -> Iterator[list[TraceEvent]]:
-        """The events in pieces. Raises `UnreadableInput` for what is no trace."""
+        """Yield the events in pieces. Raises `UnreadableInput` if it is not a trace."""
         bare = self._find_array()
         while not self._ended:
             if (piece := self._next_piece()) is None:
@@ -60,10 +61,10 @@ class TraceReader:
             yield piece
         yield self._last_piece(bare)
         if self._odd:
-            self.problems.append(f"{self._odd} events have fields of another type and were left out")
+            self.problems.append(f"{self._odd} events have fields of the wrong type and were left out")
 
     def _find_array(self) -> bool:
-        """Read up to the first event; whether the file is nothing but an array."""
+        """Read up to the first event; return whether the file is a bare array."""
         self._fill(_PIECE_BYTES)
         start = self._buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
         if start[:1] == b"[":
@@ -78,11 +79,11 @@ class TraceReader:
                 self._buffer = self._buffer[match.end() :]
                 return False
             if self._ended or len(self._buffer) > _MOST_EVENT_BYTES:
-                raise UnreadableInput("no trace: it holds no traceEvents")
+                raise UnreadableInput("not a trace: it has no traceEvents")
             self._fill(_PIECE_BYTES)
 
     def _next_piece(self) -> list[TraceEvent] | None:
-        """As many events as are wholly in the buffer; None at the end of the file."""
+        """The events that are completely in the buffer; None at the end of the file."""
         while True:
             self._fill(_PIECE_BYTES)
             if self._ended:
@@ -97,14 +98,14 @@ class TraceReader:
                     self._buffer = self._buffer[end + 1 :].lstrip()[1:]
                     return events
             if len(self._buffer) > _MOST_EVENT_BYTES:
-                raise UnreadableInput(f"no trace: {_MOST_EVENT_BYTES >> 20} MiB of it hold no end of an event")
+                raise UnreadableInput(f"not a trace: {_MOST_EVENT_BYTES >> 20} MiB of it contain no end of an event")
 
     def _last_piece(self, bare: bool) -> list[TraceEvent]:
-        """What is left, and what stands behind the array. Of a file that breaks off, what is whole."""
+        """The remaining events, and the fields after the array; for a truncated file, the complete events."""
         try:
             if bare:
                 text = self._buffer.rstrip()
-                text = text.removesuffix(b"]").rstrip().rstrip(b",")  # Chrome's writers may leave the end out
+                text = text.removesuffix(b"]").rstrip().rstrip(b",")  # Chrome's writers may omit the end
                 if (bare_events := self._decoded(text)) is not None:
                     return bare_events
                 raise ValueError("no events")
@@ -113,7 +114,9 @@ class TraceReader:
             self.about |= {key: msgspec.json.decode(value) for key, value in whole.items()}
             return self._decoded(last) or []
         except (ValueError, RecursionError):
-            self.problems.append("the trace breaks off or is damaged: what follows its last whole event was not read")
+            self.problems.append(
+                "the trace is truncated or damaged: everything after its last complete event was not read"
+            )
         end = len(self._buffer)
         for _ in range(_MOST_CUTS):
             end = self._buffer.rfind(b"}", 0, end)
@@ -124,7 +127,7 @@ class TraceReader:
         return []
 
     def _decoded(self, text: bytes) -> list[TraceEvent] | None:
-        """The events in a part of the array; None if it is not cut between two events."""
+        """The events in part of the array; None if it is not cut between two events."""
         try:
             return _EVENT_LIST.decode(b"[" + text + b"]")
         except msgspec.ValidationError:
@@ -135,7 +138,7 @@ class TraceReader:
         try:
             events = msgspec.json.decode(b"[" + text + b"]", type=list[msgspec.Raw])
         except (ValueError, RecursionError):
-            return None  # damaged behind an event of another form
+            return None  # damaged after an event of another form
         for each in events:
             try:
                 found.append(msgspec.json.decode(each, type=TraceEvent))
@@ -144,7 +147,7 @@ class TraceReader:
         return found
 
     def _fill(self, count: int) -> None:
-        """Read on. Raises `UnreadableInput` for a stream that cannot be read."""
+        """Read more data. Raises `UnreadableInput` if the stream cannot be read."""
         try:
             more = self._stream.read(count)
         except (OSError, EOFError) as error:
@@ -157,7 +160,7 @@ _EVENT_LIST = msgspec.json.Decoder(list[TraceEvent])
 
 
 def arguments(event: TraceEvent) -> dict[str, Any]:
-    """What an event says of itself; empty if that is no object."""
+    """Return an event's arguments; empty if they are not an object."""
     try:
         return msgspec.json.decode(event.args, type=dict)
     except (ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""What Python prints and holds: tracebacks, stacks, sources."""
+"""Parsers of Python output: tracebacks, stacks, sources."""

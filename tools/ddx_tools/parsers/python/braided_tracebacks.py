@@ -1,15 +1,15 @@
-"""Tracebacks that several processes wrote at once, line by line, without a label on any line.
+"""Separates tracebacks that several processes wrote at once, line by line, without labels.
 
 Ranks that fail together mix their lines, mostly whole ones: CPython writes them one by one. A line goes to the
-traceback that it continues where that can be told:
+traceback that it continues, if that can be determined:
 
 - tracebacks that are equal so far are interchangeable;
-- a frame follows on the line of code that calls its function;
-- the line of code below a frame is the one that stood below the same frame elsewhere;
-- an exception follows on the line of code that raises it.
+- a frame follows the line of code that calls its function;
+- the line of code below a frame is the same as below the same frame elsewhere;
+- an exception follows the line of code that raises it.
 
-Where two could go on with a line, neither does: both keep the frames that are certainly theirs, and an exception that
-may be either's is a traceback of its own with the frames that they share.
+If a line could continue two tracebacks, neither gets it: both keep the frames that are certainly theirs, and an
+exception that may belong to either becomes a traceback of its own with their shared frames.
 """
 
 from __future__ import annotations
@@ -25,53 +25,53 @@ _SILENCE_LINES = 400
 _MODULE = "<module>"
 _RAISE = re.compile(r"raise [A-Z]\w{0,100}\(")
 _RUNNERS = ("_run_code", "_call_with_frames_removed")
-"""Functions of runpy and importlib that run a module."""
+"""The functions in runpy and importlib that run a module."""
 _NAME_OF_EXCEPTION = re.compile(r"(?:Error|Exception|Exit|Interrupt|Iteration|Timeout|Empty|Full|Cancelled|Warning)$")
 
 _History = tuple[TracebackFrame, ...]
 
 
 class Braid:
-    """Tracebacks of one stream that began before others had ended."""
+    """Overlapping tracebacks of one stream."""
 
     def __init__(self, first: Traceback) -> None:
         self._open = [first]
         self._lost: set[int] = set()
-        """Identities of those that do not know any more what is theirs."""
+        """The ids of tracebacks whose further lines can no longer be determined."""
         self._done: list[Traceback] = []
         self._unplaced = 0
-        """Exceptions that may be of any of those that are open."""
+        """The number of exceptions that may belong to any open traceback."""
         self._codes: dict[tuple[str, int], str] = {(f.file, f.line): f.code for f in first.frames if f.code}
         self._last_number = first.last_line
 
     def begins(self, traceback: Traceback) -> None:
-        """Another header."""
+        """Add a traceback after another header."""
         self._last_number = traceback.line
         if len(self._open) < _STRAND_LIMIT:
             self._open.append(traceback)
 
     @property
     def is_over(self) -> bool:
-        """Every traceback has ended."""
+        """Whether every traceback has ended."""
         return len(self._open) <= self._unplaced
 
     def is_silent(self, number: int) -> bool:
-        """Nothing was added for so many lines that nothing more will come."""
+        """Return whether nothing was added for so long that nothing more will follow."""
         return number - self._last_number > _SILENCE_LINES
 
     def finished(self) -> list[Traceback]:
-        """All tracebacks, those that did not end last."""
+        """Return all tracebacks, unfinished ones last."""
         return [*self._done, *(traceback for traceback in self._open if id(traceback) not in self._lost)]
 
     def frame(self, number: int, frame: TracebackFrame) -> None:
-        """A line that names a frame."""
+        """Add a line that names a frame."""
         self._last_number = number
         chosen = self._chosen(self._open, lambda history: _follows(frame, history), certain=3)
         if chosen and len(chosen.frames) < _FRAME_LIMIT:
             chosen.frames.append(frame)
 
     def code(self, number: int, text: str) -> None:
-        """A line of source code."""
+        """Add a line of source code."""
         self._last_number = number
         waiting = [traceback for traceback in self._open if traceback.frames and not traceback.frames[-1].code]
 
@@ -86,10 +86,10 @@ class Braid:
             self._codes[last.file, last.line] = text
 
     def exception(self, number: int, raw: str, name: str, message: str) -> None:
-        """A line that names an exception."""
+        """Add a line that names an exception."""
         self._last_number = number
         candidates = [traceback for traceback in self._open if traceback.frames]
-        # "Loss: 0.5" looks like one as well.
+        # "Loss: 0.5" also looks like one.
         is_named = _NAME_OF_EXCEPTION.search(name) or any(_names(item.frames[-1].code, name) for item in candidates)
         if not candidates or not is_named:
             return
@@ -110,9 +110,9 @@ class Braid:
         certain: int,
         key: Callable[[Traceback], Iterable[TracebackFrame]] = lambda traceback: traceback.frames,
     ) -> Traceback | None:
-        """The first of those that the line fits best; None if they differ: from then on they are lost.
+        """The first of the tracebacks that the line fits best; None if these differ, and then they are lost.
 
-        `certain`: what fits so well is no one else's, not even one's that is lost.
+        `certain`: a fit this good rules out all others, even lost ones.
         """
         fits = {id(traceback): fit(tuple(traceback.frames)) for traceback in candidates}
         best = max(fits.values(), default=0)
@@ -128,7 +128,7 @@ class Braid:
 
 
 def _shared(candidates: list[Traceback]) -> Traceback:
-    """What is certain of an exception that may be of any of these."""
+    """The shared frames of tracebacks, for an exception that may belong to any of them."""
     shared = Traceback(min(traceback.line for traceback in candidates), is_mixed=True)
     for frames in zip(*(traceback.frames for traceback in candidates), strict=False):
         if len({(frame.file, frame.line) for frame in frames}) > 1:
@@ -156,7 +156,7 @@ def _raises(exception: str, history: _History) -> int:
 
 
 def _awaits_code(frame: TracebackFrame) -> bool:
-    """Of a file, CPython prints the line of code, unless it cannot read it."""
+    """Whether a line of code should follow the frame: CPython prints it for a file that it can read."""
     return not frame.code and not frame.file.startswith("<")
 
 

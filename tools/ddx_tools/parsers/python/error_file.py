@@ -1,4 +1,4 @@
-"""What a rank leaves behind when it raises.
+"""Reads the files that a rank leaves when it raises or exits.
 
 torchrun's error file (TORCHELASTIC_ERROR_FILE, written under @record only; torch 1.9 to 2.15,
 torch/distributed/elastic/multiprocessing/errors/error_handler.py):
@@ -26,7 +26,7 @@ _TEXT_LIMIT = 64_000
 
 @dataclass(frozen=True)
 class ErrorFile:
-    """An exception that a rank wrote down itself."""
+    """An exception that a rank wrote to a file."""
 
     exception: str
     message: str
@@ -39,7 +39,7 @@ class ErrorFile:
 
 @dataclass(frozen=True)
 class ExitNote:
-    """A rank's interpreter ended by itself; `failed` if an exception had reached the top."""
+    """A note that a rank's interpreter ended by itself; `failed` if an exception reached the top level."""
 
     rank: int
     pid: int
@@ -47,13 +47,13 @@ class ExitNote:
     time_s: float | None
     host: str | None
     traceback: Traceback | None = None
-    """From where it called sys.exit, if it did."""
+    """The frames where it called sys.exit, if it did."""
     last_call: tuple[TracebackFrame, ...] = ()
-    """The program's frames of the last collective, innermost first, if a process group was left in place."""
+    """The program's frames at the last collective, innermost first, if a process group still existed."""
 
     @property
     def asked_code(self) -> int | None:
-        """With which exit code it wanted to end, if that says failure; it may be killed before it has ended."""
+        """The exit code it asked for, if that means failure; it may have been killed before it exited."""
         words = self.traceback.message.strip() if self.traceback else ""
         if words in ("", "None", "0", "False"):
             return None
@@ -61,7 +61,7 @@ class ExitNote:
 
 
 def parse_error_file(data: bytes) -> ErrorFile | ExitNote | None:
-    """The content of such a file; None if the bytes are something else."""
+    """Return the content of an error file or exit note; None for other bytes."""
     document = read_object(data)
     if isinstance(document.get("reason"), dict) and document["reason"].get("kind") == "exception":
         return _agent_exception(document, document["reason"])

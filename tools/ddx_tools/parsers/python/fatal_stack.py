@@ -1,4 +1,4 @@
-"""faulthandler's stacks of a dying interpreter (CPython 3.8 to 3.14: pylifecycle.c, traceback.c).
+"""Reads faulthandler's stacks of a crashing interpreter (CPython 3.8 to 3.14: pylifecycle.c, traceback.c).
 
     Fatal Python error: Segmentation fault
 
@@ -25,7 +25,7 @@ from ddx_tools.parsers.python.traceback_parts import TracebackFrame
 _START = re.compile(r"Fatal Python error: (.{0,300})")
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-f]{1,16})(?: \[([^\]]{0,100})\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "([^"]{1,1000})", line (\d{1,9}) in (.{1,300})$')
-_SIGNALS = {  # Modules/faulthandler.c; "Aborted" is also what Py_FatalError ends with
+_SIGNALS = {  # Modules/faulthandler.c; Py_FatalError also ends with "Aborted"
     "Segmentation fault": "SIGSEGV",
     "Aborted": "SIGABRT",
     "Bus error": "SIGBUS",
@@ -34,14 +34,14 @@ _SIGNALS = {  # Modules/faulthandler.c; "Aborted" is also what Py_FatalError end
     "Floating point exception": "SIGFPE",
 }
 WAKING = ("Fatal Python error: ",)
-"""RE2 expressions, of which one matches every line with which a block begins."""
+"""RE2 expressions; every line that begins a block matches one of them."""
 _THREAD_LIMIT = 128
 _FRAME_LIMIT = 200
 
 
 @dataclass
 class FatalThread:
-    """One thread; frames innermost first."""
+    """One thread of a fatal-error report; frames innermost first."""
 
     thread_id: int
     is_current: bool
@@ -51,7 +51,7 @@ class FatalThread:
 
 @dataclass
 class FatalStack:
-    """The last words of one interpreter."""
+    """The fatal-error report of one interpreter."""
 
     line: int
     reason: str
@@ -60,19 +60,19 @@ class FatalStack:
 
     @property
     def signal(self) -> str | None:
-        """The signal that killed it, if it was one."""
+        """The signal that killed the interpreter, if any."""
         return _SIGNALS.get(self.reason)
 
     @property
     def main_thread(self) -> FatalThread | None:
-        """The thread that runs the program: the one that began in a module, else the last."""
+        """The thread that runs the program: the one that started in a module, else the last."""
         with_program = [t for t in self.threads if t.frames and t.frames[-1].function == "<module>"]
         candidates = with_program or self.threads
         return candidates[-1] if candidates else None
 
     @property
     def user_frame(self) -> TracebackFrame | None:
-        """Where the main thread is in the user's program."""
+        """The main thread's innermost frame in the user's program."""
         frames = self.main_thread.frames if self.main_thread else []
         return next((frame for frame in frames if is_user_file(frame.file)), None)
 
@@ -85,11 +85,11 @@ class FatalStackReader:
 
     @property
     def is_open(self) -> bool:
-        """A block has begun."""
+        """Whether a block has begun."""
         return self._current is not None
 
     def feed(self, line: LogLine) -> tuple[bool, FatalStack | None]:
-        """Take one line: whether it belongs to a block, and the block that it ended."""
+        """Take one line; return whether it belongs to a block, and the block that it ended."""
         if line.text.startswith("Fatal") and (start := _START.match(line.text)):
             finished, self._current = self._current, FatalStack(line.number, start[1], line.raw)
             return True, finished
@@ -100,7 +100,7 @@ class FatalStackReader:
         return False, self.close()
 
     def close(self) -> FatalStack | None:
-        """The log ends, or another text begins."""
+        """End the block, because the log ends or other text begins; return it, if any."""
         finished, self._current = self._current, None
         return finished
 

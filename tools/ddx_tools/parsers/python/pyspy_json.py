@@ -1,4 +1,4 @@
-"""py-spy's JSON stack dumps (py-spy 0.4, `dump --json --full-filenames`)."""
+"""Reads py-spy's JSON stack dumps (py-spy 0.4, `dump --json --full-filenames`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _THREAD_LIMIT = 2_000
 _FRAME_LIMIT = 1_000
 _TEXT_LIMIT = 500
 _VARIABLES_LIMIT, _VARIABLE_LIMIT = 60, 120
-_LINE_LIMIT, _ID_LIMIT = 1 << 31, 1 << 63  # what the columns of the evidence store hold
+_LINE_LIMIT, _ID_LIMIT = 1 << 31, 1 << 63  # the limits of the evidence store's columns
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class ThreadStack:
 
     @property
     def is_main(self) -> bool:
-        """The interpreter's main thread: on Linux its kernel id is the pid."""
+        """Whether it is the interpreter's main thread: on Linux, its kernel id is the pid."""
         return self.name == "MainThread" or self.tid == self.pid
 
 
 def parse_pyspy(data: bytes) -> list[ThreadStack]:
-    """Threads of a dump. Raises `UnreadableInput` if the bytes are not such a dump."""
+    """Return the threads of a dump. Raises `UnreadableInput` if the bytes are not a py-spy JSON dump."""
     try:
         threads = json.loads(data)
         if not isinstance(threads, list):
@@ -78,7 +78,7 @@ def _variables(listed: object) -> tuple[tuple[str, str], ...]:
 
 
 def _text(value: object) -> str:
-    """Bounded, and without the half characters (lone surrogates) that JSON can hold and UTF-8 cannot."""
+    """The value as bounded text, without lone surrogates, which JSON can contain but UTF-8 cannot."""
     return str(value or "")[:_TEXT_LIMIT].encode("utf-8", "replace").decode()
 
 
@@ -86,8 +86,7 @@ def _whole(value: object, limit: int) -> int:
     return value if isinstance(value, int) and 0 <= value < limit else 0
 
 
-# --- samples of stacks, as `py-spy record --format raw` writes them (py-spy 0.4): `frame;frame;… COUNT`, outermost
-# first
+# --- stack samples from `py-spy record --format raw` (py-spy 0.4): `frame;frame;… COUNT`, outermost first
 # A frame is `function (file:line)`. With `--threads` the first part of a line is `thread (ID): NAME`.
 
 _LINE = re.compile(rb"([^\n]{1,20000}) (\d{1,12})\r?\n?")
@@ -99,7 +98,7 @@ _OUTERMOST = "<module>"
 
 @dataclass(frozen=True)
 class Sample:
-    """A stack that was seen `count` times; frames innermost first. `line` of the file, 1-based."""
+    """A stack that was seen `count` times; frames innermost first. `line` is its line in the file, from 1."""
 
     frames: tuple[Frame, ...]
     count: int
@@ -108,12 +107,12 @@ class Sample:
 
 
 def looks_like_samples(head: bytes) -> bool:
-    """Whether a file that begins like this holds samples."""
+    """Return whether a file that begins like this contains samples."""
     return _HEAD.match(head) is not None
 
 
 def parse_samples(lines: Iterable[bytes]) -> Iterator[Sample]:
-    """The samples; what is none (py-spy's own words) is left out."""
+    """Yield the samples; other lines (py-spy's own messages) are skipped."""
     for number, line in enumerate(lines, 1):
         if line.startswith(b"py-spy>") or not (match := _LINE.fullmatch(line)):
             continue

@@ -1,4 +1,4 @@
-"""py-spy's text dumps, as people paste them: `py-spy dump --pid PID [--subprocesses]` (py-spy 0.3 and 0.4).
+"""Reads pasted text dumps of py-spy: `py-spy dump --pid PID [--subprocesses]` (py-spy 0.3 and 0.4).
 
     Process 4242: /usr/bin/python3 -u train.py
     Python v3.11.7 (/usr/bin/python3.11)
@@ -8,12 +8,12 @@
         train_step (train.py:37)
 
 File names are shortened from their package root unless `--full-filenames` was given. The dump of several
-processes is one such block after the other. With `--native` frames of libraries stand among them, without a line:
-`pthread_mutex_lock (libc.so.6)`. Prompts and remarks between the blocks and behind a frame do no harm. Where the head
-was cut off, a main thread begins the next process.
+processes is one such block after the other. With `--native`, library frames without a line appear among them:
+`pthread_mutex_lock (libc.so.6)`. Prompts and remarks between blocks and after frames do no harm. If the head was cut
+off, a main thread begins the next process.
 
-What `faulthandler` prints of a process that lives (`dump_traceback_later`, a registered signal) is read as well;
-its main thread comes last. What it prints of one that dies is no dump: see `fatal_stack`.
+`faulthandler` output from a live process (`dump_traceback_later`, a registered signal) is also read; there the main
+thread comes last. For its output from a crashing process, see `fatal_stack`.
 
     Timeout (0:20:00)!
     Thread 0x00007f5e3b7fe740 (most recent call first):
@@ -32,7 +32,7 @@ from ddx_tools.parsers.python.pyspy_json import ThreadStack
 _PROCESS = re.compile(
     r"^(?:Process (\d{1,10}):|[#$ ]{0,4}(?:sudo )?py-spy dump .{0,80}?(?:--pid|-p)[= ](\d{1,10})) ?(.{0,2000})$"
 )
-"""The head of a dump; or the command that took it, which is what is left of one where somebody cut out threads."""
+"""The head of a dump, or the command that took it, which remains if somebody cut out single threads."""
 _THREAD = re.compile(r"^Thread (0x[0-9a-fA-F]{1,16}|\d{1,19}) \(([a-z+]{1,40})\)(?:: \"(.{0,200})\")?$")
 _MAIN = "MainThread"
 _FRAME = re.compile(
@@ -43,10 +43,11 @@ _FAULT_THREAD = re.compile(
 )
 _FAULT_FRAME = re.compile(r"^  (File \"([^\"]{1,1000})\", line (\d{1,9}) in (.{1,300}))$")
 _NO_FRAMES = ("  <no Python frame>", "  ...")
-"""Of a thread that runs no Python, or whose deepest frames are left out: it is not over yet (CPython's traceback.c)."""
+"""Lines for a thread without Python frames, or with omitted frames: they do not end the thread (CPython's
+traceback.c)."""
 _DIES = "Fatal Python error: "
 _RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
-"""Words above a dump that say whose it is: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242  # rank 3`."""
+"""Text above a dump that names its rank: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242 # rank 3`."""
 _LOCAL_RANK_ABOVE = re.compile(r"\blocal[-_ ]?rank[-_ :=#]{0,3}(\d{1,7})\b", re.I)
 _RANK_OPTION = re.compile(
     r"(?:^|\s)(?:--(?:global[-_])?rank[= ]|[#(] ?(?:global )?rank[ =:#]{0,3})(\d{1,7})(?=\s|[),;]|$)"
@@ -56,7 +57,7 @@ _PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
 
 
 def looks_like_pyspy_text(text: str) -> bool:
-    """Whether a text is such a dump: a main thread or, behind the head of a process, any thread."""
+    """Return whether a text is a py-spy dump: it has a main thread or, after a process head, any thread."""
     head = text[:100_000].splitlines()
     threads = [thread for line in head if (thread := _THREAD.match(line))]
     if any(thread[3] == _MAIN for thread in threads) or (threads and any(map(_PROCESS.match, head))):
@@ -65,10 +66,10 @@ def looks_like_pyspy_text(text: str) -> bool:
 
 
 def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
-    """The dumps in a text, cut where the process of another rank begins, each with its rank if something says it.
+    """Return the dumps in a text, split where another rank's process begins, each with its rank if known.
 
-    That is one of the lines above it or its command line. What follows without such words are a rank's other processes.
-    Local ranks count where no other ones are told: then the processes are those of one host.
+    The rank comes from the lines above it or the command line. Following dumps without a rank are the same rank's other
+    processes. Local ranks count if no others are given: then the processes are on one host.
     """
     lines = text.splitlines(keepends=True)
     starts = _ranks_told(lines, _RANK_ABOVE)
@@ -83,7 +84,7 @@ def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
 
 
 def _ranks_told(lines: list[str], rank_above: re.Pattern[str]) -> list[tuple[int, int]]:
-    """Where the process of a rank begins, with its number."""
+    """The lines where a rank's process begins, with the rank."""
     starts: list[tuple[int, int]] = []
     above, main_seen, in_block = 0, True, False
     for at, line in enumerate(lines):
@@ -103,7 +104,7 @@ def _ranks_told(lines: list[str], rank_above: re.Pattern[str]) -> list[tuple[int
 
 
 def parse_pyspy_text(text: str) -> list[ThreadStack]:
-    """The threads of all processes of a dump; a text without any gives an empty list."""
+    """Return the threads of all processes in a dump; empty for a text without any."""
     return [
         ThreadStack(pid, tid, name, "active" in flags, "gil" in flags, tuple(frames))
         for pid, tid, name, flags, frames in _threads(text)
@@ -134,7 +135,7 @@ def _threads(text: str) -> Iterator[tuple[int, int, str, str, list[Frame]]]:
             if current:
                 yield current
             if thread[3] == _MAIN and main_seen:
-                # Of Linux the main thread has the number of the process; a handle of pthreads says nothing.
+                # On Linux, the main thread has the pid as its id; a pthread handle does not show it.
                 pid, processes, threads = int(thread[1]) if thread[1].isdigit() else 0, processes + 1, 0
             main_seen = main_seen or thread[3] == _MAIN
             threads, is_fault = threads + 1, False

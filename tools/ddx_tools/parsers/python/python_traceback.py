@@ -1,17 +1,17 @@
-"""Python tracebacks out of the lines of one stream (CPython 3.8 to 3.14: traceback.py, traceback.c).
+"""Reads Python tracebacks in the lines of one stream (CPython 3.8 to 3.14: traceback.py, traceback.c).
 
 Traceback (most recent call last):            may be cut off at the top of a log
   File "train.py", line 12, in main
     step(batch)
     ~~~~^^^^^^^                               3.11 and later
   [Previous line repeated 996 more times]
-pkg.Error: message                            may go on over several lines; notes look the same
+pkg.Error: message                            may continue over several lines; notes look the same
 
 The above exception was the direct cause of the following exception:
 During handling of the above exception, another exception occurred:
 
-What torch raises again for a worker (torch 2.13, torch/_utils.py ExceptionWrapper) is one exception, which went through
-the frames of both processes:
+An exception that torch re-raises for a worker (torch 2.13, torch/_utils.py ExceptionWrapper) is read as one exception,
+with the frames of both processes:
 
 ValueError: Caught ValueError in DataLoader worker process 0.
 Original Traceback (most recent call last):
@@ -28,7 +28,7 @@ from ddx_tools.parsers.python.traceback_parts import Traceback, TracebackFrame
 
 HEADER = "Traceback (most recent call last):"
 ASIDE = re.compile(r"Exception in thread |Exception ignored (?:in|on)\b|Exception ignored in:")
-"""What stands above a traceback that ends no process."""
+"""A line above a traceback that does not end its process."""
 WAKING = (
     r"Traceback \(most recent call last\):",
     r'  File "',
@@ -37,7 +37,7 @@ WAKING = (
     "Exception in thread ",
     "Exception ignored ",
 )
-"""RE2 expressions, of which one matches every line with which a traceback may begin."""
+"""RE2 expressions; every line that may begin a traceback matches one of them."""
 _FRAME_LIMIT = 1_100
 _FRAMES_KEPT = 200
 _MESSAGE_LINES = 40
@@ -75,21 +75,21 @@ class TracebackReader:
 
     @property
     def is_open(self) -> bool:
-        """A traceback has begun, so that the next line may belong to it."""
+        """Whether a traceback has begun, so that the next line may belong to it."""
         return self._current is not None or self._braid is not None
 
     @property
     def in_frames(self) -> bool:
-        """The next line may be one of source code."""
+        """Whether the next line may be source code."""
         return self._state in (self._in_frames, self._in_braid)
 
     def feed(self, line: LogLine) -> list[Traceback]:
-        """Take one line; the tracebacks that are now known to be complete."""
+        """Take one line; return the tracebacks that are now known to be complete."""
         self._state(line)
         return self._take_finished()
 
     def close(self) -> list[Traceback]:
-        """The log ends: what was open is complete as far as it goes."""
+        """End the log; return the open tracebacks as they are."""
         self._finish()
         return self._take_finished()
 
@@ -134,7 +134,8 @@ class TracebackReader:
         current.last_line = line.number
 
     def _may_end(self, exception: str) -> bool:
-        """Whether a line that begins like an exception is the end: a warning is one only if something warned there."""
+        """Whether a line that looks like an exception ends the traceback: a warning does only if the code above issues
+        one."""
         last = self._current.frames[-1:] if self._current else []
         return not exception.endswith("Warning") or any("warn" in frame.code for frame in last)
 
@@ -203,7 +204,8 @@ class TracebackReader:
         self._state = self._in_frames
 
     def _another(self, line: LogLine) -> None:
-        """A header before the end of a traceback. Of a labelled stream that was cut off; else two are mixed."""
+        """Handle a header before the end of a traceback. In a labelled stream, the first one was cut off; otherwise two
+        are mixed."""
         current = self._current
         if current is None or line.stream or current.before or line.number - current.last_line > 1:
             self._finish()
@@ -230,7 +232,7 @@ class TracebackReader:
         self._state = self._in_message
 
     def _is_foreign(self, line: LogLine) -> bool:
-        """Whether a line behind a message is certainly not part of it."""
+        """Whether a line after a message is certainly not part of it."""
         return bool(
             line.is_record
             or HEADER in line.text
@@ -257,18 +259,18 @@ class TracebackReader:
 
 
 def _bare_exception(text: str) -> re.Match[str] | None:
-    """`pkg.SomeError: message` alone on a line, as it stands where the frames were cut off or never printed."""
+    """Match `pkg.SomeError: message` by itself on a line, where frames were cut off or never printed."""
     return _BARE_EXCEPTION.match(text) if "Error: " in text or "Exception: " in text else None
 
 
 def parse_traceback(text: str) -> Traceback | None:
-    """The last traceback of a text, such as `py_callstack` of an elastic error file."""
+    """Return the last traceback in a text, such as `py_callstack` of an elastic error file."""
     found = read_tracebacks(LogLine(number, line, line) for number, line in enumerate(text.split("\n"), 1))
     return found[-1] if found else None
 
 
 def read_tracebacks(lines: Iterable[LogLine]) -> list[Traceback]:
-    """All tracebacks of one stream."""
+    """Return all tracebacks of one stream."""
     reader = TracebackReader()
     found = [traceback for line in lines for traceback in reader.feed(line)]
     return found + reader.close()

@@ -1,4 +1,4 @@
-"""What a traceback consists of."""
+"""The parts of a traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddx_tools.model.user_frames import is_user_file
 
 @dataclass(frozen=True)
 class TracebackFrame:
-    """One frame, as a traceback prints it."""
+    """One frame of a printed traceback."""
 
     file: str
     line: int
@@ -19,30 +19,30 @@ class TracebackFrame:
 
 @dataclass
 class Traceback:
-    """One exception with the frames it came through, outermost first."""
+    """One exception with the frames it passed through, outermost first."""
 
     line: int
-    """First line in the log, 1-based."""
+    """Its first line in the log, from 1."""
     last_line: int = 0
     raw: str = ""
     """The line that names the exception, verbatim."""
     raw_line: int = 0
     exception: str | None = None
-    """Qualified as printed; None if the log ends before it."""
+    """The exception's name, qualified as printed; None if the log ends before it."""
     message: str = ""
     frames: list[TracebackFrame] = field(default_factory=list)
     is_cut: bool = False
-    """The header, and with it perhaps outer frames, is missing."""
+    """Whether the header, and perhaps outer frames, are missing."""
     relation: str | None = None
-    """How it follows from the one before: `cause` (raise … from) or `context` (while handling it)."""
+    """How it follows from the previous exception: `cause` (raise … from) or `context` (while handling it)."""
     is_mixed: bool = False
-    """It was written among others, line by line, and which frames beyond these are its own cannot be told."""
+    """Whether it was mixed with others, line by line, so that only these frames are known to be its own."""
     before: list[Traceback] = field(default_factory=list)
     """The exceptions it follows from, oldest first."""
 
     @property
     def user_frame(self) -> TracebackFrame | None:
-        """The innermost frame of the user's program; the innermost of all if none is."""
+        """The innermost frame in the user's program; the innermost frame of all if there is none."""
         mine = [frame for frame in self.frames if is_user_file(frame.file)] or self.frames
         return mine[-1] if mine else None
 

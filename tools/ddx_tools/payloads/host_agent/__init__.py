@@ -1,1 +1,1 @@
-"""What stands in for packages that a host without ddx lacks, in the archive that is sent there."""
+"""Replacements for packages that a host without ddx lacks; they are part of the archive sent there."""

@@ -1,7 +1,7 @@
-"""The first lines that a host without ddx runs: they take the archive from standard input into memory and start it.
+"""The first lines that a host without ddx runs: they read the archive from standard input into memory and start it.
 
-They are typed into an interactive Python (`python3 -I -q -u -i`), as this command line needs no quotes in any shell.
-Nothing is written to a disk. Any Python 3 understands them; whoever asks sends the archive to 3.8 and later ones only.
+They are typed into an interactive Python (`python3 -I -q -u -i`): this command line needs no quotes in any shell.
+Nothing is written to disk. They run on any Python 3, but the archive is sent only to 3.8 and later.
 """
 
 import os
@@ -12,7 +12,7 @@ os.write(1, ("\nddx1 ready %s %s %s\n" % (_VERSION, sys.platform, os.uname()[4])
 
 
 def _taken(size):  # type: ignore[no-untyped-def]  # any Python 3 reads it
-    """So many bytes of standard input."""
+    """Yield `size` bytes from standard input."""
     while size > 0:
         piece = os.read(0, min(size, 1 << 20))
         if not piece:

@@ -1,4 +1,4 @@
-"""What Python 3.8 to 3.10 lack of the standard library, as far as the modules that are sent to hosts use it."""
+"""The parts of the standard library that Python 3.8 to 3.10 lack and the modules sent to hosts use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _readlink(path: Path) -> Path:
 
 
 def install() -> None:
-    """Add what is not there."""
+    """Add the missing parts to the standard library."""
     for place, name, stand_in in (
         (enum, "StrEnum", _StrEnum),
         (functools, "cache", functools.lru_cache(maxsize=None)),
@@ -49,10 +49,10 @@ def install() -> None:
 
 
 def without_prefix(text: Any, prefix: Any) -> Any:
-    """`text.removeprefix(prefix)`, of text and of bytes."""
+    """`text.removeprefix(prefix)`, for text and bytes."""
     return text[len(prefix) :] if text.startswith(prefix) else text
 
 
 def without_suffix(text: Any, suffix: Any) -> Any:
-    """`text.removesuffix(suffix)`, of text and of bytes."""
+    """`text.removesuffix(suffix)`, for text and bytes."""
     return text[: -len(suffix)] if suffix and text.endswith(suffix) else text

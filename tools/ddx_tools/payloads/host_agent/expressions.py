@@ -1,8 +1,8 @@
-"""Stands in for google-re2 on a host that has only Python's own library, as far as `ddx_tools` uses it.
+"""Replaces google-re2, as far as `ddx_tools` uses it, on a host that has only Python's standard library.
 
-`re` takes a hundred times as long for an expression of a hundred alternatives, above all in any case. Most lines of a
-log differ from earlier ones in numbers only, so such an expression is asked once for each pair of lines that differ in
-more; and first as two: what is meant in any case, in small letters over a text in small letters, and the rest.
+`re` takes a hundred times as long for an expression of a hundred alternatives, especially case-insensitive ones. Most
+log lines differ from earlier ones only in numbers, so such an expression runs once per line shape. It is split in two
+first: the case-insensitive part, in lower case over lower-case text, and the rest.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NUMBER = re.compile(rb"(?<![A-Za-z0-9_+/=-])[0-9]{1,9}(?:\.[0-9]{1,9})?(?![A-Za
 
 
 class Options:
-    """What an expression is compiled with; what is not here changes nothing that a caller sees."""
+    """The options of an expression; those missing here do not change results."""
 
     class Encoding:
-        """Of the text: bytes, as `re` has it for expressions of bytes."""
+        """The encoding of the text: bytes, as `re` treats expressions of bytes."""
 
         LATIN1 = 1
 
@@ -32,7 +32,7 @@ class Options:
 
 
 def compile(pattern: Any, options: Optional[Options] = None) -> Any:
-    """An expression of `re`; a large one in a form that remembers which lines hold no match."""
+    """Compile an expression with `re`; a large one remembers which lines hold no match."""
     flags = 0 if options is None or options.case_sensitive else re.IGNORECASE
     text = pattern.replace(rb"\z", rb"\Z") if isinstance(pattern, bytes) else pattern.replace(r"\z", r"\Z")
     made = re.compile(text, flags)
@@ -40,7 +40,7 @@ def compile(pattern: Any, options: Optional[Options] = None) -> Any:
 
 
 class _Remembering:
-    """A large expression over bytes. Its matches are `re`'s."""
+    """A large expression over bytes, with the same matches as `re`."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -53,7 +53,7 @@ class _Remembering:
         self._clean: Words[Tuple[bytes, bytes]] = set()
 
     def search(self, text: bytes, pos: int = 0, endpos: Optional[int] = None) -> Any:
-        """The first match that begins at `pos` or behind it and ends before `endpos`."""
+        """The first match that begins at or after `pos` and ends before `endpos`."""
         limit = len(text) if endpos is None else min(endpos, len(text))
         end = self._end_of_line(text, pos, limit)
         shape = _without_numbers(text[pos:end])
@@ -81,7 +81,7 @@ class _Remembering:
         return (text.find(b"\n", pos, limit) + 1) or limit
 
     def finditer(self, text: bytes, pos: int = 0) -> Iterator[Any]:
-        """All matches, one behind the other."""
+        """Yield all matches in order."""
         return iter(self._made.finditer(text, pos))
 
 
@@ -104,7 +104,7 @@ def _alternatives(pattern: bytes) -> List[bytes]:
 
 
 def _small(pattern: bytes) -> bytes:
-    """What an expression in any case finds in a text in small letters, or more."""
+    """An expression that finds, in lower-case text, at least what the case-insensitive one finds."""
     plain = pattern.replace(_ANY_CASE, b"(?:").replace(b"(?-i:", b"(?:")
     return _LETTER.sub(lambda found: found[0] if found[0][:1] == b"\\" else found[0].lower(), plain)
 
@@ -114,7 +114,7 @@ def _without_numbers(line: bytes) -> bytes:
 
 
 class Set:
-    """Words that are looked for together, in any case: how `ddx_tools` uses sets of RE2."""
+    """Words searched together, ignoring case: the way `ddx_tools` uses RE2 sets."""
 
     def __init__(self) -> None:
         self._words: List[bytes] = []
@@ -125,14 +125,14 @@ class Set:
         return cls()
 
     def Add(self, word: bytes) -> int:
-        """Take in a word; returns its number."""
+        """Add a word and return its number."""
         self._words.append(word.lower())
         return len(self._words) - 1
 
     def Compile(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing; RE2 needs this call."""
 
     def Match(self, text: bytes) -> List[int]:
-        """The numbers of the words that stand in a text."""
+        """The numbers of the words that occur in a text."""
         small = bytes(text).lower()
         return [number for number, word in enumerate(self._words) if word in small]

@@ -1,4 +1,4 @@
-"""Stands in for zstandard on a host that lacks it: files that are packed so cannot be read there."""
+"""Replaces zstandard on a host that lacks it: zstd-compressed files cannot be read there."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 class ZstdError(Exception):
-    """What is said of each of them."""
+    """Raised for each zstd-compressed file."""
 
 
 def ZstdDecompressor(*_: Any, **__: Any) -> Any:
-    """Never one."""
-    raise ZstdError("packed by zstd, and the host has no ddx to unpack it")
+    """Raise ZstdError."""
+    raise ZstdError("compressed with zstd, and the host has no ddx to decompress it")
 
 
 open = ZstdDecompressor

@@ -1,4 +1,4 @@
-"""Stands in for `ddx_tools.knowledge.load` on a host: the data was parsed when the archive was made."""
+"""Replaces `ddx_tools.knowledge.load` on a host: the data was parsed when the archive was made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @lru_cache(maxsize=None)
 def shipped(name: str) -> Any:
-    """Plain data of a file below `ddx_tools/knowledge`."""
+    """The parsed data of a file below `ddx_tools/knowledge`."""
     data = pkgutil.get_data("ddx_tools", "knowledge/%s.json" % name)
     if data is None:
         raise FileNotFoundError(name)

@@ -1,20 +1,20 @@
-"""Write down what each rank holds, so that ranks and runs can be compared afterwards: `ddx consistency DIR`.
+"""Record fingerprints of each rank's state, so that ranks and runs can be compared later with `ddx consistency DIR`.
 
-One line of the program, behind backward and the reduction of gradients, before the optimizer's step:
+Add one line to the program, after backward and the reduction of gradients, before the optimizer's step:
 
     ddx_consistency.look(step, model, optimizer, batch=batch)
 
-or none: `ddx run --consistency 1,2,100 -- torchrun …` looks before the optimizer's steps of these numbers (from 0).
-Each rank appends to a file of its own, `consistency-rank-<rank>.<pid>.jsonl`, in $DDX_CONSISTENCY_DIR, else in
-`consistency/` of $DDX_RUN_DIR, else in ./ddx-consistency. Its first line says whose it is; then a line for each tensor:
+or none: `ddx run --consistency 1,2,100 -- torchrun …` samples before the optimizer steps with these numbers (from 0).
+Each rank appends to its own file, `consistency-rank-<rank>.<pid>.jsonl`, in $DDX_CONSISTENCY_DIR, else in
+`consistency/` of $DDX_RUN_DIR, else in ./ddx-consistency. The first line names the rank. Then each tensor has a line:
 what (parameter, gradient, own_gradient before any reduction, buffer, optimizer, batch, value), name, shape, a hash of
-the bits, sum, norm, least and greatest value, how many are not finite, a projection (it is linear, so that means and
-sums over ranks can be checked), and of a DTensor mesh, coordinate and placements. Further lines tell the states of
-random generators, tied parameters, the wrapper, and from which lines of the program forward, the step of the optimizer
-and (as far as torch's flight recorder runs) reductions were called.
+the bits, sum, norm, minimum, maximum, the number of non-finite values, a projection (it is linear, so that means and
+sums over ranks can be checked), and for a DTensor its mesh, coordinate and placements. Further lines record the states
+of random generators, tied parameters, the wrapper, and the program lines that called forward, the optimizer step and
+(if torch's flight recorder is on) reductions.
 
-It adds no collective, takes no lock of the job, changes no tensor and swallows its own errors. Nothing is done at steps
-that nobody asked for. Python 3.8, torch 2.1.
+It adds no collective, takes none of the job's locks, changes no tensor and swallows its own errors. It does nothing at
+steps that were not requested. Python 3.8, torch 2.1.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import zlib
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 STEPS = "DDX_CONSISTENCY"
-"""Which steps: `1,2,100-103,/500` (each 500th); unset: the first five and each 100th."""
+"""The variable with the steps: `1,2,100-103,/500` (every 500th); unset: the first five and every 100th."""
 DEFAULT_STEPS = "0-4,/100"
 CHUNK = 1 << 16
 WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
@@ -43,7 +43,7 @@ Line = Dict[str, Any]
 
 
 class Recorder:
-    """The file of this rank."""
+    """Writes the file of this rank."""
 
     def __init__(self) -> None:
         self.steps = os.environ.get(STEPS) or DEFAULT_STEPS
@@ -56,7 +56,7 @@ class Recorder:
         self.called = False
 
     def wants(self, step: int) -> bool:
-        """Whether somebody asked for this step."""
+        """Whether this step was requested."""
         for part in self.steps.split(","):
             first, _, last = part.strip().partition("-")
             if first.startswith("/") and step % int(first[1:]) == 0:
@@ -66,7 +66,7 @@ class Recorder:
         return False
 
     def look(self, step: int, model: Any, optimizer: Any, batch: Any, values: Dict[str, Any]) -> None:
-        """Write the lines of one step, and make ready for the next."""
+        """Write the lines of one step and prepare for the next."""
         if self.wants(step):
             began = time.perf_counter()
             roots = [model] if model is not None else _roots(optimizer)
@@ -104,7 +104,7 @@ class Recorder:
             yield from _batch(value, "value", name)
 
     def _arm(self, roots: List[Any], with_batch: bool) -> None:
-        """For one step: gradients as this rank has them before any reduction, and what its model is given."""
+        """Hook one step: this rank's gradients before any reduction, and the model's inputs."""
 
         def keep(name: str) -> Callable[[Any], None]:
             def hook(parameter: Any) -> None:
@@ -140,7 +140,7 @@ class Recorder:
         self.handles, self.own, self.calls = [], {}, {}
 
     def _reductions(self) -> List[Line]:
-        """Reductions that were called since the last sample, by the line that called them."""
+        """The reductions since the last sample, by the line that called them."""
         import pickle
 
         of_nccl = "nccl" in sys.modules["torch.distributed"].get_backend()
@@ -166,7 +166,7 @@ class Recorder:
         self.file.flush()
 
     def before_step(self, optimizer: Any, _: Any, __: Any) -> None:
-        """The hook that torch calls before each step of an optimizer; not used where the program calls `look`."""
+        """The hook that torch calls before each optimizer step: sample, unless the program calls `look` itself."""
         step = self.counts.get(id(optimizer), 0)
         self.counts[id(optimizer)] = step + 1
         if not self.called and (self.wants(step) or self.wants(step + 1)):
@@ -177,16 +177,16 @@ _RECORDER = Recorder()
 
 
 def look(step: int, model: Any = None, optimizer: Any = None, batch: Any = None, **values: Any) -> None:
-    """Write down what this rank holds at a step, if somebody asked for that step. Further tensors by name.
+    """Record this rank's state at a step, if that step was requested. Pass further tensors by name.
 
-    Call it in every step: it makes ready one step ahead.
+    Call it in every step: it prepares one step ahead.
     """
     _RECORDER.called = True
     _quietly(lambda: _RECORDER.look(int(step), model, optimizer, batch, values))
 
 
 def attach() -> None:
-    """Look before the steps of all optimizers, as soon as the process has joined a job."""
+    """Sample before the steps of all optimizers, as soon as the process has joined a job."""
     threading.Thread(target=_attach, name="ddx-consistency", daemon=True).start()
 
 
@@ -206,7 +206,7 @@ def _register() -> bool:
 
 
 def fingerprint(tensor: Any) -> Line:
-    """What is kept of a tensor; of a DTensor its local part, and how it lies."""
+    """The fingerprint of a tensor; for a DTensor, that of its local part, with its placement."""
     import torch
 
     found: Line = {"shape": list(tensor.shape), "dtype": str(tensor.dtype).rpartition(".")[2]}
@@ -225,7 +225,7 @@ def fingerprint(tensor: Any) -> Line:
 
 
 def _numbers(flat: Any) -> Line:
-    """Reductions of a flat tensor, brought over at once."""
+    """The numbers computed from a flat tensor, copied from the device at once."""
     import torch
 
     if not flat.numel():
@@ -248,7 +248,7 @@ def _numbers(flat: Any) -> Line:
 
 
 def _sums(flat: Any, clean: bool) -> List[float]:
-    """Sum, sum of squares, projection, least, greatest, how many not finite; `clean`: of the finite values alone."""
+    """Sum, sum of squares, projection, minimum, maximum, count of non-finite values; `clean`: only over finite ones."""
     import torch
 
     rows = []
@@ -268,7 +268,7 @@ def _sums(flat: Any, clean: bool) -> List[float]:
 
 
 def _hash(flat: Any) -> str:
-    """Of the bits and their places: a sum of products that wraps, so that its order does not matter."""
+    """A hash of the bits and their positions: a wrapping sum of products, so that order does not matter."""
     import torch
 
     wide = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
@@ -280,7 +280,7 @@ def _hash(flat: Any) -> str:
 
 
 def _piece(flat: Any) -> int:
-    """So much at a time: on a CPU what its caches hold."""
+    """The number of elements to process at a time: on a CPU, what fits its caches."""
     return CHUNK if flat.device.type == "cpu" else 64 * CHUNK
 
 
@@ -292,7 +292,7 @@ def _weights(device: Any, count: int) -> Any:
 
 
 def _batch(value: Any, what: str = "batch", name: str = "") -> Iterator[Line]:
-    """A line for each tensor in nested containers."""
+    """Yield a line for each tensor in nested containers."""
     if _is_tensor(value):
         yield {"what": what, "name": name, **fingerprint(value)}
     elif isinstance(value, dict) or hasattr(value, "items"):
@@ -322,7 +322,7 @@ def _rng() -> Line:
 
 
 def _wrapper(root: Any) -> Line:
-    """Who reduces: DistributedDataParallel says over which ranks, and whether it keeps buffers alike."""
+    """The wrapper that reduces; for DistributedDataParallel, also its ranks and whether it broadcasts buffers."""
     import torch.distributed as dist
 
     line: Line = {"what": "wrapper", "name": type(root).__name__}
@@ -333,12 +333,12 @@ def _wrapper(root: Any) -> Line:
 
 
 def _roots(optimizer: Any) -> List[Any]:
-    """The modules that hold the optimizer's parameters and are part of no other: found among all objects, and kept."""
+    """The outermost modules that hold the optimizer's parameters, found among all objects and cached."""
     known: Optional[List[Any]] = getattr(optimizer, "_ddx_roots", None)
     if known is None:
         module = sys.modules["torch"].nn.Module
         wanted = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        # isinstance would ask objects for their __class__, and some of them answer with more than that.
+        # isinstance would access objects' __class__, which has side effects for some.
         modules = [each for each in gc.get_objects() if issubclass(type(each), module)]
         inner = {id(child) for each in modules for child in each.children()}
         outer = [each for each in modules if id(each) not in inner]
@@ -348,7 +348,7 @@ def _roots(optimizer: Any) -> List[Any]:
 
 
 def _place() -> List[Any]:
-    """File, line and function of the program that called what calls this."""
+    """File, line and function of the program code that called our caller."""
     frames, frame = [], sys._getframe(1)
     while frame is not None:
         frames.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
@@ -357,7 +357,7 @@ def _place() -> List[Any]:
 
 
 def _first_user(frames: List[Tuple[str, int, str]]) -> List[Any]:
-    """The innermost that is neither this file nor a library; if there is none, the outermost."""
+    """The innermost frame that is neither in this file nor in a library; if there is none, the outermost."""
     library = (os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(sys.modules["torch"].__file__ or "")))
     mine = [each for each in frames if each[0] != __file__ and not each[0].startswith((*library, "<"))]
     return list((mine or frames[-1:] or [("", 0, "")])[0])
@@ -392,7 +392,7 @@ def _place_in_job() -> Tuple[int, int]:
 
 
 def _quietly(action: Callable[[], Any]) -> Any:
-    """The job comes first: what goes wrong here is said once in the file, if there is one."""
+    """Run an action without disturbing the job: an error is written to the file once, if there is a file."""
     try:
         return action()
     except Exception as error:

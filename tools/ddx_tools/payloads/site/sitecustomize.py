@@ -1,9 +1,8 @@
-"""Start the rank agent in this interpreter, then run the `sitecustomize` that would have run without us.
+"""Starts the rank agent in this interpreter, then runs the `sitecustomize` that would have run without us.
 
-`ddx run` puts this directory first on PYTHONPATH. Python imports one `sitecustomize` only, so the next one on
-the path (the user's, the distribution's) is executed from here as the real one: it becomes
-`sys.modules["sitecustomize"]`, and an error in it reaches `site` as it would have. `usercustomize` is not
-touched.
+`ddx run` puts this directory first on PYTHONPATH. Python imports only one `sitecustomize`, so the next one on the path
+(the user's, the distribution's) is executed from here as the real one: it becomes `sys.modules["sitecustomize"]`, and
+an error in it reaches `site` as usual. `usercustomize` is not affected.
 """
 
 import os
@@ -30,7 +29,7 @@ def _start_agent() -> None:
 
             import_module("ddx_consistency").attach()
     except Exception:
-        # The job comes first: without an agent it runs as it always did.
+        # The job has priority: without an agent it runs as usual.
         pass
 
 

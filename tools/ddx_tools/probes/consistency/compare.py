@@ -1,4 +1,4 @@
-"""Findings of fingerprints: where ranks first differ in what they must share, and what that is."""
+"""Findings about fingerprints: the first value that ranks must share but that differs between them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ddx_tools.probes.consistency.replicas import AttemptCalls, Replicas, alike,
 from ddx_tools.probes.consistency.runs import compare_runs, resumed
 
 _SHARED = ("gradient", "parameter", "buffer", "optimizer")
-"""What was reduced is equal even where parameters are not: gradients that differ explain that these do, too."""
+"""Reduced gradients are equal even where parameters differ, so differing gradients explain differing parameters."""
 _WORDS = {
     "parameter": "parameters",
     "buffer": "buffers",
-    "optimizer": "states of the optimizer",
+    "optimizer": "optimizer states",
     "gradient": "gradients",
     "own_gradient": "own gradients",
     "batch": "batch",
@@ -26,23 +26,24 @@ _MODEL_AXES = ("tp", "cp", "sp", "pp", "ep", "tensor", "context", "sequence", "p
 """Ranks along these read the same data."""
 _MOST_NAMES = 6
 _MEAN = 1e-2
-"""Low precision rounds."""
+"""Relative tolerance for rounding in low precision."""
 _LEFT_OUT = {
-    "past_wrapper": " The program calls the module itself, not DistributedDataParallel around it.",
+    "past_wrapper": " The program calls the wrapped module, not DistributedDataParallel itself.",
     "no_sync": " Forward runs under no_sync.",
-    "not_summed": " Its gradient is a Partial: each rank holds one summand, which must not be used alone.",
+    "not_summed": " Its gradient is a Partial: each rank holds one summand, which must not be used by itself.",
 }
 
 
 def consistency_findings(store: Store) -> list[Finding]:
-    """What the fingerprints of all runs say; of each attempt the first divergence alone: later ones follow from it."""
+    """Return the findings about the fingerprints of all runs; only the first divergence per attempt, as later ones
+    follow from it."""
     everything = list(looks(store))
     own = [look for look in everything if not look.run]
     found: list[Finding] = []
     lost = resumed(own)
     for _, attempt in groupby(own, key=lambda look: look.attempt):
         seen = list(attempt)
-        # Ranks whose random states are lost alike draw the same data.
+        # Ranks that lost their random states the same way draw the same data.
         shared = [] if lost else [_placed(each, AttemptCalls(seen)) for each in _data(seen)]
         found += [*shared, *_of_attempt(seen)]
     found += [*lost, *compare_runs(everything)]
@@ -60,16 +61,16 @@ def _of_attempt(seen: Sequence[FingerprintStep]) -> list[Finding]:
 
 
 def _placed(finding: Finding, calls: AttemptCalls) -> Finding:
-    """With the lines that called what it is about."""
+    """The finding, with the program lines that called the operations it is about."""
     reduced = finding.attributes["what"] == "gradient" and not finding.attributes.get("left_out")
     which = ("reductions", "forward", "step_at") if reduced else ("forward", "step_at")
     places = calls.places(finding.ranks, *which)
-    words = f" The program is at {', '.join(place.short() for place in places)} there." if places else ""
+    words = f" The calls are at {', '.join(place.short() for place in places)}." if places else ""
     return finding.model_copy(update={"locations": places, "summary": finding.summary + words})
 
 
 def _tied(look: FingerprintStep) -> Iterator[Finding]:
-    """Parameters that are one tensor on some ranks and several on others. Stages of a pipeline hold other ones."""
+    """Parameters that are one tensor on some ranks and several on others. Pipeline stages hold different parameters."""
     of_rank = look.of("tied").get("", {})
     ties = {tuple(names): rank for rank, one in of_rank.items() for names in one.facts.get("names") or ()}
     parameters = look.of("parameter")
@@ -77,7 +78,7 @@ def _tied(look: FingerprintStep) -> Iterator[Finding]:
         on = [set(parameters.get(name, ())) for name in names]
         if apart := sorted(rank for rank in of_rank if sum(rank in ranks for ranks in on) > 1):
             which = " and ".join(names[:_MOST_NAMES])
-            said = f"{which} are one tensor on rank {tied_on}, and several on {rank_list(apart)}"
+            said = f"{which} are one tensor on rank {tied_on} but several on {rank_list(apart)}"
             prints = [of_rank[rank] for rank in (tied_on, *apart)]
             minority = len(apart) < len(of_rank) / 2
             yield make_finding(
@@ -87,7 +88,7 @@ def _tied(look: FingerprintStep) -> Iterator[Finding]:
 
 
 def _non_finite(look: FingerprintStep) -> Iterator[Finding]:
-    """The first kind of value of the look that is not finite somewhere, and the rank and tensor that had it first."""
+    """The first kind of value in the sample that is not finite somewhere, and the rank and tensor that had it first."""
     for what in ("batch", "own_gradient", "gradient", "parameter", "buffer"):
         bad = [one for of_rank in look.of(what).values() for one in of_rank.values() if one.non_finite]
         if not bad:
@@ -96,14 +97,14 @@ def _non_finite(look: FingerprintStep) -> Iterator[Finding]:
         some = len(ranks) < len(look.ranks)
         nearest = min(bad, key=lambda one: one.position)
         own = what in ("batch", "own_gradient")
-        told = f"{nearest.non_finite} values, first in {nearest.name or 'its tensor'}"
-        others = "; on all others they are finite" if some else ""
+        told = f"{nearest.non_finite} values, the first in {nearest.name or 'its tensor'}"
+        others = "; on all other ranks they are finite" if some else ""
         whose = f"{_WORDS[what]} of {rank_list(ranks)}"
         yield make_finding(
             "numerics.non_finite",
             Severity.WARNING,
             ranks,
-            f"At step {look.step} the {whose} hold NaN or infinity: {told}{others}.",
+            f"At step {look.step}, the {whose} hold NaN or infinity: {told}{others}.",
             [nearest],
             what,
             step=look.step,
@@ -116,7 +117,7 @@ def _non_finite(look: FingerprintStep) -> Iterator[Finding]:
 
 
 def _differing(look: FingerprintStep, replicas: Replicas, calls: AttemptCalls, *, is_first: bool) -> list[Finding]:
-    """The first kind of tensor in which ranks differ that must share it."""
+    """The first kind of tensor that differs between ranks that must share it."""
     for what in _SHARED:
         if what == "buffer" and replicas.buffers_kept:
             continue
@@ -158,7 +159,7 @@ def _apart(
     ways = [way for one in look.of("gradient").get(name, {}).values() for way in one.placements or ()]
     if what == "parameter" and any(way.startswith("P") for way in ways):
         left_out = "not_summed"
-    when = f"at step {look.step}{', the first that was looked at' if is_first else ''}"
+    when = f"at step {look.step}{', the first step sampled' if is_first else ''}"
     return make_finding(
         "numerics.tensors_differ",
         Severity.FAILURE,
@@ -183,7 +184,7 @@ def _apart(
 
 
 def _reduced(look: FingerprintStep, replicas: Replicas) -> list[Finding]:
-    """A gradient that is not the mean over the ranks that share the model, though these may agree on it."""
+    """A gradient that is not the mean over the ranks that share the model, even if all of them hold the same one."""
     for ranks in replicas.everybody():
         made = reduction_at(look, ranks[0], ranks) if len(ranks) > 1 else None
         if made is None or len(made.over) == 1:
@@ -195,9 +196,9 @@ def _reduced(look: FingerprintStep, replicas: Replicas) -> list[Finding]:
 
 
 def _reduced_by_some(look: FingerprintStep, sets: Sequence[Sequence[int]]) -> list[Finding]:
-    """The gradients of fewer ranks than agree on another one, which are that many times those of the others.
+    """Gradients of a minority of ranks that are N times those of the other ranks, where N is the number of ranks.
 
-    What each rank had before the reduction need not be known for it: a sum is as many times the mean.
+    The gradients before the reduction need not be known for this: the sum over N ranks is N times the mean.
     """
     everybody = sorted(rank for ranks in sets for rank in ranks)
     if len(sets) != 2 or len(sets[0]) == len(sets[1]):
@@ -216,17 +217,17 @@ def _reduced_by_some(look: FingerprintStep, sets: Sequence[Sequence[int]]) -> li
 def _reduction_finding(
     look: FingerprintStep, ranks: Sequence[int], made: Reduced, size: int | None, odd: Sequence[int] = ()
 ) -> Finding:
-    """`odd`: those of the ranks whose gradient it is, if it is not that of all."""
+    """`odd`: the ranks with this gradient, if not all ranks have it."""
     over, scale, part, together = made.over, made.scale, len(made.over) < len(ranks), rank_list(list(ranks))
     how = "part" if part else "sum" if size == len(ranks) else "divided_twice" if size == -len(ranks) else "scaled"
     words = {
-        "part": f"made of those of {rank_list(list(over))} alone, though {together} share the model",
+        "part": f"reduced over {rank_list(list(over))} only, although {together} share the model",
         "sum": f"the sum over {together}, not the mean",
-        "divided_twice": f"the mean over {together} divided by {len(ranks)} once more",
+        "divided_twice": f"the mean over {together} divided by {len(ranks)} a second time",
         "scaled": f"{scale:.4g} times the mean over {together}",
     }[how]
     name, reduced = next(iter(look.of("gradient").items()))
-    # What the ranks had before, and what they hold now.
+    # The gradients before and after the reduction.
     shown = [look.of("own_gradient").get(name, {}), reduced]
     return make_finding(
         "numerics.reduction_differs",
@@ -245,7 +246,7 @@ def _reduction_finding(
 
 
 def _data(seen: Sequence[FingerprintStep]) -> list[Finding]:
-    """Ranks that were given the same batch at every step, though they share no part of one model."""
+    """Ranks that got the same batch at every step, although no model-parallel dimension makes them share data."""
     axes = {
         str(axis)
         for look in seen
@@ -287,7 +288,7 @@ def _consistent(seen: Sequence[FingerprintStep]) -> Finding:
         code="numerics.consistent",
         severity=Severity.INFO,
         ranks=ranks,
-        summary=f"Everything that {rank_list(ranks)} have to share is equal at steps {steps}: "
+        summary=f"Everything that {rank_list(ranks)} must share is equal at steps {steps}: "
         + ", ".join(f"{count} of kind {what}" for what, count in kinds.items() if count),
         attributes={"steps": len(seen), "ranks_compared": len(ranks)},
     )

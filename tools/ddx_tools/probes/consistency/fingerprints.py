@@ -15,7 +15,7 @@ _MOST_EVIDENCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Print:
-    """What one rank wrote of one tensor, or of its random generators, wrapper or tied parameters."""
+    """The fingerprint that one rank wrote of one tensor, or of its random generators, wrapper or tied parameters."""
 
     rank: int
     position: int
@@ -26,24 +26,24 @@ class Print:
     non_finite: int
     facts: Mapping[str, Any]
     text: str
-    """The beginning of its line, as it stands in the file."""
+    """The beginning of its line in the file."""
     source: str
     line: int
 
     @property
     def placements(self) -> tuple[str, ...] | None:
-        """How a DTensor lies along the dimensions of its mesh; None of a plain tensor."""
+        """The placements of a DTensor along the dimensions of its mesh; None for a plain tensor."""
         found = self.facts.get("placements")
         return tuple(map(str, found)) if isinstance(found, list) else None
 
     def evidence(self) -> Evidence:
-        """Where it stands."""
+        """The line it was read from, as evidence."""
         return Evidence(source=self.source, line=self.line, quote=self.text)
 
 
 @dataclass
 class FingerprintStep:
-    """One step. By kind, name and rank."""
+    """The fingerprints of all ranks at one step, by kind, name and rank."""
 
     run: int
     attempt: int
@@ -52,17 +52,17 @@ class FingerprintStep:
 
     @property
     def ranks(self) -> list[int]:
-        """Who wrote something."""
+        """The ranks that wrote fingerprints at this step."""
         return sorted({rank for names in self.prints.values() for of_rank in names.values() for rank in of_rank})
 
     def of(self, what: str) -> dict[str, dict[int, Print]]:
-        """The tensors of a kind, in the order in which they were written."""
+        """Return the tensors of a kind by name and rank, in the order they were written."""
         found = self.prints.get(what, {})
         return dict(sorted(found.items(), key=lambda item: min(each.position for each in item[1].values())))
 
 
 def looks(store: Store) -> Iterator[FingerprintStep]:
-    """All looks, by run, attempt and step. An attempt is told by when the file of the rank was begun."""
+    """Yield all samples, ordered by run, attempt and step. The start time of a rank's file identifies the attempt."""
     store.execute(
         "CREATE OR REPLACE TEMP VIEW attempts AS SELECT *, dense_rank() "
         "OVER (PARTITION BY run, rank ORDER BY began_s) AS attempt FROM fingerprints WHERE step IS NOT NULL"
@@ -88,7 +88,7 @@ def _print(row: dict[str, Any]) -> Print:
 def make_finding(
     code: str, severity: Severity, ranks: Iterable[int], summary: str, prints: Sequence[Print], what: str, **facts: Any
 ) -> Finding:
-    """A finding about fingerprints of a kind, with the lines that it rests on."""
+    """Build a finding about fingerprints of one kind, with their lines as evidence."""
     return Finding(
         code=code,
         severity=severity,

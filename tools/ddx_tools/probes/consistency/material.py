@@ -1,4 +1,5 @@
-"""Files of fingerprints and their rows. The format is that of payloads/site/ddx_consistency.py, `consistency/1`."""
+"""Reads fingerprint files and turns them into rows. payloads/site/ddx_consistency.py defines the format,
+`consistency/1`."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ _COUNTS, _WORDS = ("shape", "local", "coordinate", "ranks"), ("placements", "mes
 _MOST_CALLS = 20
 _MOST_PARTS, _MOST_TIED, _WORD = 1 << 17, 100, 60
 _QUOTED = 200
-"""Characters of a line that are kept: up to the hash, of a tensor with a name of usual length."""
+"""How many characters of a line are kept: up to the hash, for a tensor with a name of usual length."""
 
 
 def read_files(host: Host, raw: Raw, paths: Sequence[str], *, run: int) -> None:
-    """Add the fingerprints among some files and directories; `run` tells two runs apart."""
+    """Add the fingerprint files among the given files and directories to `raw`; `run` numbers the run they belong
+    to."""
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
     for material in taken.of(TextKind.FINGERPRINTS):
@@ -39,11 +41,11 @@ def read_files(host: Host, raw: Raw, paths: Sequence[str], *, run: int) -> None:
         raw.items += [RawItem(_PRINTS, b"", part.source, {"part": part, "run": run}) for part in parts]
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
-    raw.searched.append(f"{len(taken.of(TextKind.FINGERPRINTS))} files of fingerprints among {len(taken.materials)}")
+    raw.searched.append(f"{len(taken.of(TextKind.FINGERPRINTS))} fingerprint files among {len(taken.materials)}")
 
 
 def print_rows(raw: Raw) -> Batches:
-    """Rows of `fingerprints`, as they are read."""
+    """Yield the rows of `fingerprints` in batches, as they are read."""
     for item in raw.of(_PRINTS):
         batch: list[dict[str, Any]] = []
         for row in _rows(item):
@@ -87,7 +89,7 @@ def _rows(item: RawItem) -> Iterator[dict[str, Any]]:
 
 
 def _facts(told: dict[str, Any]) -> dict[str, Any]:
-    """What else a line tells, each of the kind that it has to be; the rest is left out."""
+    """The line's other fields that have the expected type; the rest is left out."""
     found: dict[str, Any] = {"dtype": str(told.get("dtype", ""))[:_WORD]}
     for name in (*_COUNTS, *_WORDS):
         value, kind = told.get(name), int if name in _COUNTS else str
@@ -113,7 +115,7 @@ def _facts(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _place(value: Any) -> list[Any] | None:
-    """[file, line, function] of a line that called something."""
+    """[file, line, function] of a call in the program."""
     if not isinstance(value, list) or [type(part) for part in value] != [str, int, str] or not value[0]:
         return None
     return [value[0][:500], value[1], value[2][:200]]

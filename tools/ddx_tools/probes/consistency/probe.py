@@ -1,4 +1,4 @@
-"""Probe `consistency`: the values that ranks hold, by fingerprints that they wrote down."""
+"""Probe `consistency`: the values that ranks hold, compared through the fingerprints they wrote."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ddx_tools.sources.raw import Raw
 class ConsistencyArgs(ProbeArgs):
     """Arguments of `consistency`."""
 
-    target: list[str] = Field(default_factory=list, description="Files of fingerprints, or directories of them.")
+    target: list[str] = Field(default_factory=list, description="Fingerprint files, or directories of them.")
     against: str = Field(
-        "", description="A directory of another run, to be compared at the same steps.", json_schema_extra=PATH
+        "", description="A directory of another run to compare with at the same steps.", json_schema_extra=PATH
     )
 
 
 def capture(host: Host, args: ConsistencyArgs) -> Raw:
-    """Find the files that ddx_consistency wrote."""
+    """Capture the files that ddx_consistency wrote."""
     from ddx_tools.probes.consistency.material import read_files
 
     raw = Raw(host.name)
@@ -32,11 +32,12 @@ def capture(host: Host, args: ConsistencyArgs) -> Raw:
 PROBE: Probe[ConsistencyArgs] = Probe(
     id="consistency",
     title="Values that ranks share",
-    description="Compares what ranks hold of a model at some steps, for training that runs and computes something "
+    description="Compares what ranks hold of a model at sampled steps, for training that runs but computes something "
     "wrong: parameters, gradients before and after the reduction, buffers, optimizer state, batches, random states, "
     "placements of DTensors. Names the first step, tensor and ranks that differ, the axis of the mesh, and whether a "
-    "gradient is a sum for a mean or was reduced over the wrong ranks. Reads the files that `ddx run --consistency "
-    "STEPS -- …`, or one line in the program (docs/consistency.md), wrote; adds no collective to the job.",
+    "gradient is a sum instead of a mean or was reduced over the wrong ranks. Reads the files that `ddx run "
+    "--consistency STEPS -- …`, or one line in the program (docs/consistency.md), wrote; adds no collective to the "
+    "job.",
     args=ConsistencyArgs,
     capture=capture,
     parse=Later("ddx_tools.probes.consistency.material:print_rows"),
@@ -49,6 +50,6 @@ PROBE: Probe[ConsistencyArgs] = Probe(
     kinds=("fingerprints",),
     examples={
         "ddx-runs/1/": "what the ranks of one run hold",
-        "two-gpus/ --against one-gpu/": "at which step and in which tensor two runs differ first",
+        "two-gpus/ --against one-gpu/": "the step and tensor where two runs first differ",
     },
 )

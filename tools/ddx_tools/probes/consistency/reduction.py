@@ -1,6 +1,7 @@
-"""Over which ranks a gradient was reduced, and how: its projections against those of each rank's own gradient.
+"""Finds the ranks a gradient was reduced over, and how, by comparing its projections with those of each rank's own
+gradient.
 
-A projection is linear, so that the mean (the sum) over some ranks has the mean (the sum) of their projections.
+A projection is linear, so the projection of a mean (or sum) over ranks is the mean (or sum) of their projections.
 """
 
 from __future__ import annotations
@@ -12,23 +13,24 @@ from itertools import chain
 from ddx_tools.probes.consistency.fingerprints import FingerprintStep
 
 _FITS = 1e-2
-"""What is left of the gradient when the fitted sum is taken off, relative to it: low precision rounds."""
+"""The largest relative residual of the gradient after the fitted sum is subtracted: low precision rounds."""
 _WHOLE = 2e-3
 _FEWEST = 2
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """How the gradient of a rank was made."""
+    """How a rank's gradient was reduced."""
 
     over: tuple[int, ...]
-    """The ranks whose own gradients it holds."""
+    """The ranks whose own gradients it combines."""
     scale: float
-    """1: their mean; as many as they are: their sum; one over that: divided twice."""
+    """Relative to the mean over N ranks. 1: the mean; N: the sum; 1/N: divided twice."""
 
 
 def reduction_at(look: FingerprintStep, rank: int, ranks: Sequence[int]) -> Reduced | None:
-    """How the gradient of `rank` was made of those of `ranks`; None if no group explains it, or nothing tells."""
+    """Return how the gradient of `rank` was reduced from those of `ranks`; None if no group explains it, or too little
+    is known."""
     own, reduced = look.of("own_gradient"), look.of("gradient")
     names = [
         name
@@ -56,7 +58,7 @@ def reduction_at(look: FingerprintStep, rank: int, ranks: Sequence[int]) -> Redu
 
 
 def group_size_of(scale: float, sizes: Sequence[int]) -> int | None:
-    """The size (negative: its inverse) that a scale is, if it is one."""
+    """Return the group size that a scale equals, negated if it equals the inverse of the size; None if neither."""
     for size in sizes:
         if size > 1 and abs(scale / size - 1) < _WHOLE:
             return size
@@ -66,7 +68,8 @@ def group_size_of(scale: float, sizes: Sequence[int]) -> int | None:
 
 
 def _groups(ranks: Sequence[int], rank: int) -> list[Sequence[int]]:
-    """All, and the groups of a mesh that hold the rank: neighbours, and those a stride apart; itself alone last."""
+    """All ranks, then the mesh groups that contain the rank (neighbours, and ranks a stride apart), and last the rank
+    by itself."""
     at, count = ranks.index(rank), len(ranks)
     found: list[Sequence[int]] = [ranks]
     for size in (size for size in range(count - 1, 1, -1) if count % size == 0):

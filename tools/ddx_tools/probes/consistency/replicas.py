@@ -1,4 +1,4 @@
-"""Which ranks have to hold the same: by the placements of a DTensor, by DDP's group, else by how they began."""
+"""Which ranks must hold the same values: by DTensor placements, by DDP's group, otherwise by their initial values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ddx_tools.model.grouping import gathered
 from ddx_tools.probes.consistency.fingerprints import FingerprintStep, Print, make_finding
 
 _ALIKE = 1e-5
-"""Gradients are compared as numbers: sums in another order differ in their last digits."""
+"""Relative tolerance for gradients: sums in another order differ in their last digits."""
 _EXACT = ("parameter", "buffer", "optimizer")
 
 
 class Replicas:
-    """The sets of ranks that share a tensor, as the first sample of an attempt tells."""
+    """The sets of ranks that share a tensor, according to the first sample of an attempt."""
 
     def __init__(self, first: FingerprintStep) -> None:
         self.wrapped = _wrapped(first)
@@ -27,7 +27,7 @@ class Replicas:
         }
 
     def sets(self, what: str, name: str, of_rank: Mapping[int, Print]) -> list[list[int]]:
-        """Those that must agree on a tensor, two ranks at least each."""
+        """Return the sets of at least two ranks that must agree on a tensor."""
         if any(each.placements is not None for each in of_rank.values()):
             found = list(_by_coordinate(of_rank))
         elif self.wrapped:
@@ -39,14 +39,14 @@ class Replicas:
         return [ranks for each in found if len(ranks := [rank for rank in each if rank in of_rank]) > 1]
 
     def everybody(self) -> list[list[int]]:
-        """The sets in which ranks hold all plain parameters alike: what data parallelism reduces over."""
+        """Return the sets of ranks that hold the same plain parameters: data parallelism reduces over these."""
         if self.wrapped:
             return [self.wrapped]
         return max(self._began.values(), key=len, default=[])
 
 
 def alike(what: str, of_rank: Mapping[int, Print]) -> list[list[int]]:
-    """The ranks whose prints agree, the largest set first."""
+    """Group the ranks whose fingerprints agree, the largest set first."""
     sets: list[list[int]] = []
     for rank, one in sorted(of_rank.items()):
         same = next((each for each in sets if _agree(what, of_rank[each[0]], one)), None)
@@ -70,7 +70,7 @@ def _agree(what: str, one: Print, other: Print) -> bool:
 
 
 def _by_coordinate(of_rank: Mapping[int, Print]) -> Sequence[list[int]]:
-    """Ranks that stand at one place of the dimensions along which the tensor is cut or not yet summed."""
+    """Ranks with the same coordinate in the dimensions along which the tensor is sharded or not yet summed."""
     sets: dict[Hashable, list[int]] = defaultdict(list)
     for rank, one in sorted(of_rank.items()):
         coordinate = one.facts.get("coordinate") or []
@@ -88,18 +88,19 @@ def _wrapped(look: FingerprintStep) -> list[int]:
 
 
 def _buffers_kept(look: FingerprintStep) -> bool:
-    """DDP gives rank 0's buffers to all before each forward: what they become in it may differ."""
+    """Whether DDP broadcasts rank 0's buffers before each forward: after the forward they may then differ."""
     wrappers = [one for of_rank in look.of("wrapper").values() for one in of_rank.values()]
     return any(one.facts.get("broadcast_buffers") for one in wrappers)
 
 
-# --- DTensors that lie otherwise on some ranks, or whose parts do not make up the whole
+# --- DTensors that are placed differently on some ranks, or whose parts do not add up to the whole
 
 _CUT, _WHOLE = "S(", "R"
 
 
 def misplaced(look: FingerprintStep) -> list[Finding]:
-    """The first parameter of the kind, if there is one. Plain tensors of one name may be those of pipeline stages."""
+    """Return a finding about the first misplaced parameter, if any. Plain tensors of one name may belong to pipeline
+    stages."""
     for name, of_rank in look.of("parameter").items():
         lying = gathered(((one.placements, str(one.facts.get("shape"))), rank) for rank, one in of_rank.items())
         sets = sorted(lying.items(), key=lambda item: -len(item[1]))
@@ -109,11 +110,11 @@ def misplaced(look: FingerprintStep) -> list[Finding]:
                 f"{rank_list(ranks)}: {'plain' if placements is None else ', '.join(placements)} of {shape}"
                 for (placements, shape), ranks in sets
             )
-            said = f"The parameter {name} is placed differently from rank to rank: {told}"
+            said = f"The parameter {name} is placed differently on different ranks: {told}"
             odd = sorted(rank for _, ranks in sets[1:] for rank in ranks) if len(sets[0][1]) > len(sets[1][1]) else []
             axis = odd_axis(next(iter(of_rank.values())), [placements or () for (placements, _), _ in sets])
         elif (held := _held(of_rank)) and held[0] != held[1]:
-            said = f"The parts of the parameter {name} make {held[0]} of its {held[1]} elements"
+            said = f"The parts of the parameter {name} hold {held[0]} elements, but the whole has {held[1]}"
         else:
             continue
         ranks = odd or sorted(of_rank)
@@ -124,7 +125,7 @@ def misplaced(look: FingerprintStep) -> list[Finding]:
 
 
 def _held(of_rank: Mapping[int, Print]) -> tuple[int, int] | None:
-    """Elements in the parts of all coordinates, and of the whole; None where a part is not there, or nothing is cut."""
+    """The number of elements in all parts, and in the whole; None if a part is missing or nothing is sharded."""
     parts: dict[tuple[int, ...], int] = {}
     for one in of_rank.values():
         ways = one.placements or ()
@@ -138,19 +139,19 @@ def _held(of_rank: Mapping[int, Print]) -> tuple[int, int] | None:
 
 
 def odd_axis(one: Print, told: Iterable[Sequence[object]]) -> str | None:
-    """The one dimension of the mesh in which what is reported about each dimension (place, placement) differs."""
+    """Return the only mesh dimension in which the given coordinates or placements differ; None if there are several."""
     names = one.facts.get("mesh") or []
     odd = [name for name, *values in zip(names, *told, strict=False) if len(set(values)) > 1]
     return str(odd[0]) if len(odd) == 1 else None
 
 
-# --- from which lines of the program forward, reductions and the step of the optimizer were called
+# --- the program lines that called forward, reductions and the optimizer's step
 
 _MOST_PLACES = 3
 
 
 class AttemptCalls:
-    """What the looks of one attempt tell, by rank: of each call as of the first sample that tells it."""
+    """The places of calls in one attempt, per rank: each from the first sample that has it."""
 
     def __init__(self, seen: Sequence[FingerprintStep]) -> None:
         self._of_rank: dict[int, dict[str, Any]] = {}
@@ -160,7 +161,7 @@ class AttemptCalls:
                 known.update({name: value for name, value in one.facts.items() if value != []})
 
     def places(self, ranks: Iterable[int], *which: str) -> list[Location]:
-        """Where some ranks called the first of these that is known: `reductions`, `forward`, `step_at`."""
+        """Return where the ranks called the first known of `which`: `reductions`, `forward`, `step_at`."""
         mine = [self._of_rank[rank] for rank in ranks if rank in self._of_rank]
         for name in which:
             found = [
@@ -177,7 +178,7 @@ class AttemptCalls:
         return []
 
     def left_out(self, ranks: Iterable[int]) -> str | None:
-        """Why nothing reduced the gradients, where the wrapper itself tells."""
+        """Return why the gradients were not reduced, if the wrapper's fingerprint shows it."""
         mine = [self._of_rank.get(rank, {}) for rank in ranks]
         if any(facts.get("past_wrapper") is True for facts in mine):
             return "past_wrapper"

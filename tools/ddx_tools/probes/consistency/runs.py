@@ -1,4 +1,4 @@
-"""Two runs, or two attempts of one, at the same steps: what differs first."""
+"""Compares two runs, or two attempts of one run, at the same steps: what differs first."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ddx_tools.probes.consistency.fingerprints import FingerprintStep, Print, ma
 from ddx_tools.probes.consistency.reduction import group_size_of
 
 _ORDER = ("parameter", "optimizer", "buffer", "batch", "value", "own_gradient", "gradient")
-"""What comes first makes what comes later."""
+"""Earlier kinds cause differences in later ones."""
 _ALIKE = 1e-3
 _MOST_GROUP = 4096
 
 
 def resumed(everything: Sequence[FingerprintStep]) -> list[Finding]:
-    """Random states after a resume that are not those with which the earlier attempt came to the same point."""
+    """Return a finding if random states after a resume differ from those of the earlier attempt at the same point."""
     for earlier, later in pairwise(gathered((look.attempt, look) for look in everything).values()):
         for before, after in _same_points(earlier, later):
             if found := _random_states(before, after):
@@ -30,9 +30,10 @@ def resumed(everything: Sequence[FingerprintStep]) -> list[Finding]:
 def _same_points(
     earlier: Sequence[FingerprintStep], later: Sequence[FingerprintStep]
 ) -> list[tuple[FingerprintStep, FingerprintStep]]:
-    """Where the later attempt takes up: its first step that both have; of one that counts anew, what holds the same.
+    """The points where the later attempt resumes: its first step that both have; if it counts anew, the step with equal
+    parameters.
 
-    Step 0 of both is a fresh start. Parameters that several steps hold alike tell nothing.
+    Step 0 in both is a fresh start. Parameters that are equal at several steps show nothing.
     """
     by_step = {look.step: look for look in earlier}
     shared = [(by_step[look.step], look) for look in later if look.step in by_step][:1]
@@ -67,7 +68,7 @@ def _random_states(before: FingerprintStep, after: FingerprintStep) -> Finding |
         code="numerics.rng_differs",
         severity=Severity.WARNING,
         ranks=different,
-        summary=f"After the resume the parameters at step {after.step} are those of {point}, and the random states "
+        summary=f"After the resume, the parameters at step {after.step} are those of {point}, but the random states "
         f"({', '.join(generators)}) of {rank_list(different)} are not.",
         evidence=[at[rank].evidence() for rank in different[:2] for at in (was, now)],
         attributes={
@@ -80,7 +81,8 @@ def _random_states(before: FingerprintStep, after: FingerprintStep) -> Finding |
 
 
 def compare_runs(everything: Sequence[FingerprintStep]) -> Iterator[Finding]:
-    """The first step and tensor in which the run differs from the one that it is held against."""
+    """Yield a finding with the first step and tensor where the run differs from the reference run, or that they
+    agree."""
     own, other = ({look.step: look for look in everything if look.run == run} for run in (0, 1))
     if not other:
         return
@@ -92,7 +94,7 @@ def compare_runs(everything: Sequence[FingerprintStep]) -> Iterator[Finding]:
     yield Finding(
         code="numerics.runs_agree",
         severity=Severity.INFO,
-        summary=f"Both runs hold the same at {len(steps)} steps." if steps else "The runs share no step.",
+        summary=f"Both runs hold the same values at {len(steps)} steps." if steps else "The runs share no step number.",
         attributes={"steps": len(steps)},
     )
 
@@ -100,7 +102,7 @@ def compare_runs(everything: Sequence[FingerprintStep]) -> Iterator[Finding]:
 def _first_difference(
     own: FingerprintStep, other: FingerprintStep, kinds: Sequence[str]
 ) -> tuple[str, Print, Print] | None:
-    """By kind and then in the order of the model: rank with rank, or all with one that was alone."""
+    """The first difference by kind, then in model order: rank by rank, or all ranks with a single-rank run."""
     alone = len(other.ranks) == 1 or len(own.ranks) == 1
     for what in kinds if not alone else [what for what in kinds if what in ("parameter", "gradient")]:
         theirs = other.of(what)
@@ -117,9 +119,9 @@ def _first_difference(
 
 
 def _wholes(of_rank: Mapping[int, Print]) -> list[Print]:
-    """A tensor as one rank alone would hold it: of a DTensor parts tile it, and summands add up.
+    """A tensor as a single rank would hold it: the parts of a DTensor tile it, and its summands add up.
 
-    Of parts the norm is known, of summands the projection, which is linear (the other is NaN); of both at once nothing.
+    From parts the norm follows, from summands the projection, which is linear (the other is NaN); from a mix, nothing.
     """
     prints = list(of_rank.values())
     ways = prints[0].placements if prints else None
@@ -158,7 +160,7 @@ def _runs_differ(step: int, what: str, one: Print, other: Print) -> Finding:
     ratio = held / wanted if wanted else math.inf
     measure = "norm" if held == one.norm else "projection"
     size = group_size_of(ratio, range(2, _MOST_GROUP)) if what == "gradient" else None
-    whole = f"; the norms are as {abs(size)} to 1" if size else ""
+    whole = f"; the norms differ by a factor of {abs(size)}" if size else ""
     code = "numerics.ratio_to_group" if size else "numerics.runs_differ"
     said = (
         f"The runs first differ at step {step}, in the {what.replace('_', ' ')} {one.name} of rank {one.rank}: "

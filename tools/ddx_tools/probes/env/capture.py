@@ -1,4 +1,4 @@
-"""Where environments and launch commands stand: the ranks of a live job, or files; and the rows of what they hold."""
+"""Captures environments and launch commands, from the ranks of a live job or from files, and turns them into rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
 
 def capture_environments(host: Host, args: ProbeArgs) -> Raw:
-    """The environments of a live job's ranks, or those of files; a file that holds none is left to other probes."""
+    """Capture the environments of a live job's ranks, or those in files; files without any are left to other probes."""
     raw = Raw(host.name)
     if not args.paths:
         _capture_job(host, args.target, raw)
@@ -50,17 +50,17 @@ def _capture_job(host: Host, target: Sequence[str], raw: Raw) -> None:
     for pattern in package_patterns(job):
         try:
             found = host.glob(pattern)
-        except HostError:  # an older bundle: nobody asked
+        except HostError:  # an older bundle, made without this question
             continue
         raw.items.append(RawItem("packages", json.dumps(found).encode(), reply.source))
     hidden = len(job.ranks) - len(job.live)
     if hidden:
         raw.status = ProbeStatus.PARTIAL
-        raw.problems.append(f"{hidden} ranks of {job.id} have no environment that could be read.")
+        raw.problems.append(f"The environments of {hidden} ranks of {job.id} could not be read.")
 
 
 def captured_rows(raw: Raw) -> Rows:
-    """Rows of `env_values`, `launch_options` and `env_versions`."""
+    """Return the rows of `env_values`, `launch_options` and `env_versions`."""
     return merge_rows(_rows(item, raw.host) for item in raw.items)
 
 
@@ -73,7 +73,7 @@ def _rows(item: RawItem, host: str) -> Rows:
     return merge_rows(process_rows(job, host, item.source) for job in jobs)
 
 
-# --- the environments of the ranks of a live job, out of the process snapshot, and the versions that are installed
+# --- the environments of a live job's ranks, from the process snapshot, and the installed versions
 
 _PACKAGE = re.compile(r"/(?P<name>torch|nvidia_nccl_cu1\d)-(?P<version>2\.\d{1,2}\.\d{1,2})[^/]*\.dist-info/?$")
 _PYTHON = re.compile(r"(/.{0,400})/bin/python[\d.]*t?")
@@ -81,7 +81,8 @@ _MOST_PREFIXES = 4
 
 
 def package_patterns(job: Job) -> list[str]:
-    """Where the packages of a job's Pythons lie: glob patterns that say the versions of torch and NCCL."""
+    """Return glob patterns for the package directories of a job's Pythons, whose names show the torch and NCCL
+    versions."""
     prefixes: list[str] = []
     for member in job.live:
         process = member.process
@@ -98,7 +99,7 @@ def package_patterns(job: Job) -> list[str]:
 
 
 def version_rows(paths: Iterable[str], host: str, source: str) -> list[dict[str, Any]]:
-    """Rows of `env_versions` of the packages that were found."""
+    """Return the rows of `env_versions` for the package paths found."""
     found = [(match, path) for path in paths if (match := _PACKAGE.search(path))]
     return [
         {
@@ -113,7 +114,7 @@ def version_rows(paths: Iterable[str], host: str, source: str) -> list[dict[str,
 
 
 def process_rows(job: Job, host: str, source: str) -> Rows:
-    """Rows of the ranks and the launchers of a job."""
+    """Return the rows of a job's ranks and launchers."""
     rows: Rows = {"env_values": [], "launch_options": []}
     for member in job.live:
         assert member.process is not None
@@ -130,7 +131,7 @@ def process_rows(job: Job, host: str, source: str) -> Rows:
 
 
 def _launching(job: Job) -> list[JobProcess]:
-    """The launchers, and one rank for the arguments of the program."""
+    """The launchers, and one rank for the program's arguments."""
     return [*(member for member in job.members if member.role == "launcher"), *job.live[:1]]
 
 

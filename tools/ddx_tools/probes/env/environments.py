@@ -1,4 +1,4 @@
-"""Environments and launches out of the evidence store."""
+"""Rebuilds environments and launches from the evidence store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddx_tools.model.versions import Version, Versions
 
 
 def environments(store: Store) -> list[model.Environment]:
-    """All environments of a store, with the versions that are known of them."""
+    """Return all environments in a store, with their known versions."""
     return store.derived(_environments)
 
 
@@ -59,7 +59,7 @@ def _add_option(environment: model.Environment, row: dict[str, Any]) -> None:
 
 
 def _versions(store: Store) -> Versions:
-    """The versions that all texts agree on; where they do not, none is known."""
+    """The versions that all texts agree on; unknown if they differ."""
     said: dict[str, set[Version]] = {"torch": set(), "nccl": set()}
     for row in store.query("SELECT DISTINCT library, version FROM env_versions"):
         said[row["library"]].add(Version.of(row["version"]))
@@ -74,5 +74,5 @@ def _only(versions: set[Version]) -> Version | None:
 
 
 def of_kind(found: Sequence[model.Environment], *kinds: str) -> list[model.Environment]:
-    """The environments of these kinds."""
+    """Return the environments of the given kinds."""
     return [environment for environment in found if environment.kind in kinds]

@@ -1,4 +1,4 @@
-"""What a variable is for, in words: of any name that NCCL, torch, Gloo, CUDA or a launcher reads."""
+"""Explains variables in words: any name that NCCL, torch, Gloo, CUDA or a launcher reads."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from ddx_tools.model.errors import UsageError
 
 _LONGEST = 80
 _OWNERS = {"nccl": "NCCL", "torch": "torch", "gloo": "Gloo", "cuda": "CUDA", "launcher": "the launcher"}
-_SCOPES = {"all": "equal on all ranks", "host": "equal on the ranks of a host", "rank": "another on each rank"}
+_SCOPES = {"all": "equal on all ranks", "host": "equal on the ranks of a host", "rank": "different on each rank"}
 
 
 def explained(name: str) -> list[str]:
-    """Lines about a variable, the first with its purpose. Raises UsageError for a name that nobody knows."""
+    """Return lines about a variable, the first with its purpose. Raises UsageError for an unknown name."""
     name = name.strip()[:_LONGEST]
     if known := variables().get(name):
-        return [f"{name}: {known.purpose or 'no purpose is noted'}", *(f"  {line}" for line in _details(known))]
+        return [
+            f"{name}: {known.purpose or 'its purpose is not documented here'}",
+            *(f"  {line}" for line in _details(known)),
+        ]
     if unread := nonexistent().get(name):
         return [f"{name}: nothing reads it. {unread.why}", f"  {unread.advice}"]
     if releases := nccl_names().names.get(name):
         first, last = releases
-        return [f"{name}: NCCL {first} to {last} reads it; what for is not noted (see its env.rst)"]
+        return [f"{name}: NCCL {first} to {last} reads it; its purpose is not documented here (see NCCL's env.rst)"]
     if is_real(name):
-        return [f"{name}: a program of that prefix reads it; what for is not noted"]
+        return [f"{name}: a program with that prefix reads it; its purpose is not documented here"]
     near = nearest(name)
     raise UsageError(
-        f"nothing is known that reads {name}", f"Nearest: {near}" if near else "ddx env lists the variables of a job."
+        f"nothing known reads {name}", f"Nearest: {near}" if near else "ddx env lists the variables of a job."
     )
 
 
@@ -48,7 +51,7 @@ def _details(known: Variable) -> Iterator[str]:
     if known.deprecated or known.removed or known.replaced_by:
         when = f" since {known.removed or known.deprecated}" if known.removed or known.deprecated else ""
         instead = f"; use {known.replaced_by}" if known.replaced_by else ""
-        yield f"{'not read any more' if known.removed else 'deprecated'}{when}{instead}"
+        yield f"{'no longer read' if known.removed else 'deprecated'}{when}{instead}"
     if known.danger:
         yield f"danger: {known.danger}"
     yield f"source: {known.source[0]}"

@@ -22,7 +22,7 @@ _MOST_RANKS = 10_000
 
 
 def environment_findings(store: Store) -> list[Finding]:
-    """Everything that deserves a word. Pure: the rows of all hosts in, findings out."""
+    """Return the findings about all environments and launches in the store. Pure: no I/O."""
     found = environments(store)
     return [
         *_suspicious(found),
@@ -35,7 +35,7 @@ def environment_findings(store: Store) -> list[Finding]:
 
 
 def _once(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """A launcher and the rank that it started have the same arguments: what both say is said once."""
+    """The findings without duplicates: a launcher and the rank it started have the same arguments."""
     seen: set[str] = set()
     for finding in findings:
         if finding.summary not in seen:
@@ -44,12 +44,12 @@ def _once(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def judged(store: Store) -> list[tuple[Environment, JudgedVariable]]:
-    """The variables that deserve a word, with the environment that has them."""
+    """Return the questionable variables, each with its environment."""
     return [(one, word) for one in environments(store) for word in judge(one)]
 
 
 def _suspicious(found: Sequence[Environment]) -> Iterator[Finding]:
-    """One finding for each variable, value and problem, whoever has it."""
+    """One finding for each variable, value and problem, over all environments that have it."""
     same = gathered(
         ((word.name, word.shown, word.problem, word.why), (one, word)) for one in found for word in judge(one)
     )
@@ -90,13 +90,15 @@ def _mismatches(environment: Environment) -> Iterator[Finding]:
         if wrong is None or not launch.certain:
             continue
         told = " × ".join(f"{name} {size}" for name, size in wrong.dims.items())
-        relation = "is not" if wrong.whole else "does not divide"
+        relation = "is not" if wrong.whole else "does not evenly divide"
         if wrong.left_out:
-            text = f"The parallel dimensions {told} make {wrong.product}, and {wrong.world} processes are started: "
-            text += f"ranks from {wrong.product} on do not belong to such a mesh, unless another dimension holds them."
+            text = (
+                f"The parallel dimensions {told} multiply to {wrong.product}, but {wrong.world} processes are started: "
+            )
+            text += f"ranks from {wrong.product} on are outside that mesh, unless another dimension contains them."
         else:
-            text = f"The parallel dimensions {told} make {wrong.product}, which {relation} the {wrong.world} "
-            text += "processes that are started."
+            text = f"The parallel dimensions {told} multiply to {wrong.product}, which {relation} the {wrong.world} "
+            text += "processes started."
         yield Finding(
             code="mesh.size_mismatch",
             severity=Severity.NOTICE if wrong.left_out else Severity.FAILURE,
@@ -115,7 +117,7 @@ def _mismatches(environment: Environment) -> Iterator[Finding]:
 # --- settings that differ between ranks, hosts or containers of one job
 
 UNSET = "(unset)"
-# Given to every process for itself by Slurm, MPI and others; nothing follows from a difference.
+# Set individually for each process by Slurm, MPI and others; a difference means nothing.
 _OF_ONE_PROCESS = (
     "OMPI_COMM_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_", "DDX_", "PET_", "MPI_", "MV2_", "RAY_",
 )  # fmt: skip
@@ -124,7 +126,7 @@ _SHOWN_VALUES = 6
 
 
 def differences(environments: Sequence[Environment]) -> Iterator[Finding]:
-    """What differs among environments of one kind: processes of one job, or listings from the user."""
+    """Yield a finding for each variable that differs among processes of one job, or among listings from the user."""
     groups = gathered(
         ((environment.kind, environment.job), environment)
         for environment in environments
@@ -145,7 +147,7 @@ def _difference(name: str, group: Sequence[Environment]) -> Iterator[Finding]:
     for one in group:
         value = one.get(name)
         if value is None and not one.whole:
-            continue  # nobody showed it
+            continue  # the environment is incomplete
         if value is not None and value.value is None:
             continue
         by_value.setdefault(UNSET if value is None else value.shown, []).append(one)
@@ -155,7 +157,7 @@ def _difference(name: str, group: Sequence[Environment]) -> Iterator[Finding]:
 
 
 def _differs_by_host(by_value: dict[str, list[Environment]]) -> bool:
-    """Each host has one value."""
+    """Whether each host has a single value."""
     hosts = Counter(host for ones in by_value.values() for host in {one.host for one in ones})
     return None not in hosts and all(count == 1 for count in hosts.values())
 
@@ -202,7 +204,7 @@ def _keys(ones: Sequence[Environment]) -> list[int] | list[str]:
     return sorted(ranks)[:64] if len(ranks) == len(ones) else [one.host or one.label for one in ones[:64]]
 
 
-# --- what the next hang of a job would leave behind, by its environment, and what is missing for that
+# --- whether the environment would leave evidence of the job's next hang, and which settings that needs
 
 _RECORDER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _DUMP = ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
@@ -211,7 +213,7 @@ _NO = frozenset({"0", "n", "no", "f", "false"})
 
 
 def not_diagnosable(environments: Sequence[Environment]) -> Iterator[Finding]:
-    """One finding for all environments that lack the same."""
+    """Yield one finding for all environments that lack the same settings."""
     lacking = gathered(
         (lacks, environment)
         for environment in environments
@@ -222,25 +224,26 @@ def not_diagnosable(environments: Sequence[Environment]) -> Iterator[Finding]:
 
 
 def _is_judged(environment: Environment) -> bool:
-    """A rank's whole environment, or a script that starts ranks: elsewhere, what is missing was only not shown."""
+    """Whether missing settings count: in a rank's whole environment, or a script that starts ranks. Elsewhere they may
+    just not be shown."""
     if environment.kind == "script":
         return any(launch.layer(*RANK_LAUNCHERS, "srun") for launch in environment.launches)
     return environment.whole and (environment.number("WORLD_SIZE") or 0) > 1
 
 
 def _lacks(environment: Environment) -> Iterator[tuple[str, str]]:
-    """(assignment that would help, why)."""
+    """The missing settings, as (assignment that would help, reason)."""
     torch = environment.versions.torch
     new = torch is not None and torch >= _NEW_NAMES_SINCE
     size = next((value for name in _RECORDER if (value := environment.get(name))), None)
     if size is None and (torch is None or torch < _RECORDER_SINCE):
-        known = "" if torch else " (whose default is on since torch 2.11 only)"
+        known = "" if torch else " (on by default only since torch 2.11)"
         yield f"{_RECORDER[0 if new else 1]}=2000", f"the flight recorder{known} keeps no record of collectives"
     elif size is not None and size.value == "0":
         yield f"{size.name}=2000", "the flight recorder is switched off"
     dump = next((value for name in _DUMP if (value := environment.get(name))), None)
     if dump is None and (torch is None or torch < _DUMP_SINCE):
-        known = "" if torch else " (default only since torch 2.7)"
+        known = "" if torch else " (on by default only since torch 2.7)"
         yield f"{_DUMP[1]}=1", f"no flight record is written at a timeout{known}"
     elif dump is not None and dump.value is not None and dump.value.lower() in _NO:
         yield f"{dump.name}=1", "no flight record is written at a timeout"
@@ -260,7 +263,7 @@ def _lacking(lacks: tuple[tuple[str, str], ...], ones: list[Environment]) -> Fin
         severity=Severity.INFO if script else Severity.NOTICE,
         ranks=ranks,
         hosts=sorted({one.host for one in ones if one.host}),
-        summary=f"The next hang would leave little behind ({scope}): {'; '.join(why for _, why in lacks)}. "
+        summary=f"The next hang would leave little evidence ({scope}): {'; '.join(why for _, why in lacks)}. "
         f"Set {' '.join(wanted)}.",
         evidence=[Evidence(source=one.source, quote=f"{one.label}: not set") for one in ones[:4]],
         attributes={"variables": [assignment.partition("=")[0] for assignment in wanted], "set": wanted},
@@ -268,7 +271,7 @@ def _lacking(lacks: tuple[tuple[str, str], ...], ones: list[Environment]) -> Fin
 
 
 def variable_rows(store: Store) -> list[dict[str, Any]]:
-    """Variable, value, who, verdict: what deserves a word first."""
+    """Return the rows to show: variable, value, ranks, verdict; rows with a verdict first."""
     verdicts = gathered(((environment.id, word.name, word.shown), word.problem) for environment, word in judged(store))
     shown: dict[tuple[str, str, str], dict[str, Any]] = {}
     for row in store.query("SELECT * FROM env_values ORDER BY name, rank NULLS LAST, label, source_line"):
@@ -296,18 +299,18 @@ def variable_rows(store: Store) -> list[dict[str, Any]]:
 
 
 def _default(name: str, versions: Versions) -> str | None:
-    """In the version that runs, if it is known or does not matter."""
+    """The default in the running version, if that is known or does not matter."""
     known = variables().get(name)
     return known.default_in(versions.of(known.library)) if known else None
 
 
-# --- which GPUs the ranks of one host may see, by their environments
+# --- the GPUs that ranks on one host may use, according to their environments
 
 _ONE_DEVICE = re.compile(r"\s*(?:\d{1,3}|(?:GPU|MIG)-[\w/-]+)\s*", re.I)
 
 
 def visibility_findings(environments: Sequence[Environment]) -> Iterator[Finding]:
-    """Ranks that see one GPU each, the same one, or none."""
+    """Yield findings about ranks that see only one GPU, the same GPU, or none."""
     ranks = [environment for environment in environments if environment.number("WORLD_SIZE") not in (None, 1)]
     yield from _alone_with_one(ranks)
     yield from _same_one(ranks)
@@ -329,12 +332,12 @@ def _visibility(meaning: str, summary: str, seen: list[tuple[Environment, Value]
 
 
 def _alone_with_one(ranks: Sequence[Environment]) -> Iterator[Finding]:
-    """Right, if the program takes device 0; wrong, if it takes LOCAL_RANK."""
+    """Ranks that see a single GPU: right if the program uses device 0, wrong if it uses LOCAL_RANK."""
     seen = [(one, value) for one in ranks if (value := _device(one)) and (one.number("LOCAL_RANK") or 0) > 0]
     if seen:
         summary = (
-            f"{_whose(seen)} may see one GPU, which is device 0 there: cuda:LOCAL_RANK names a device that does not "
-            "exist."
+            f"{_whose(seen)} may use only one GPU, which is device 0 there: cuda:LOCAL_RANK names a device that does "
+            "not exist."
         )
         yield _visibility("one_gpu_visible", summary, seen, Severity.NOTICE)
 
@@ -345,19 +348,19 @@ def _same_one(ranks: Sequence[Environment]) -> Iterator[Finding]:
     )
     for (host, device), seen in by_device.items():
         if len({one.id for one, _ in seen}) > 1:
-            summary = f"{_whose(seen)} on {host} may all see GPU {device} only."
+            summary = f"{_whose(seen)} on {host} may all use only GPU {device}."
             yield _visibility("same_gpu_visible", summary, seen, Severity.WARNING)
 
 
 def _none(ranks: Sequence[Environment]) -> Iterator[Finding]:
     hidden = [(one, value) for one in ranks if (value := one.get("CUDA_VISIBLE_DEVICES")) and value.value in ("", "-1")]
     if hidden and len(hidden) < len(ranks):
-        summary = f"{_whose(hidden)} may see no GPU (CUDA_VISIBLE_DEVICES is empty), though others may."
+        summary = f"{_whose(hidden)} may use no GPU (CUDA_VISIBLE_DEVICES is empty), although others may."
         yield _visibility("no_gpu_visible", summary, hidden, Severity.WARNING)
 
 
 def _loopback(ranks: Sequence[Environment]) -> Iterator[Finding]:
-    """MASTER_ADDR is each host's own address, and the job has ranks on several."""
+    """MASTER_ADDR is each host's own address, but the job has ranks on several hosts."""
     seen = []
     for one in ranks:
         world, local = one.number("WORLD_SIZE"), one.number("LOCAL_WORLD_SIZE")
@@ -366,7 +369,7 @@ def _loopback(ranks: Sequence[Environment]) -> Iterator[Finding]:
         if spans and address and address.value and is_loopback(address.value):
             seen.append((one, address))
     if seen:
-        summary = f"MASTER_ADDR={seen[0][1].shown} is each host's own address, and the job spans several hosts."
+        summary = f"MASTER_ADDR={seen[0][1].shown} is each host's own address, but the job spans several hosts."
         yield _visibility("loopback_endpoint", summary, seen, Severity.WARNING)
 
 

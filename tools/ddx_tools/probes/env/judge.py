@@ -1,4 +1,4 @@
-"""The variables of one environment, each by itself: is it real, is it read, is its value understood, is it wise?"""
+"""Judges each variable of an environment: whether it exists, is read, has a valid value, and is a good idea."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _SEVERITY = {
     "contradiction": Severity.WARNING,
 }
 _OLDEST_SUPPORTED_NCCL = Version.of("2.14")
-"""Of torch 2.0: what left NCCL before has an effect in no job of today."""
+"""The NCCL of torch 2.0: variables that NCCL dropped earlier have no effect in any current job."""
 _OLDER_THAN_MOST = Version.of("2.4")
-"""What was deprecated before this version of torch is so for nearly every job."""
+"""A variable deprecated before this torch version is deprecated for nearly every job."""
 _ON = frozenset({"1", "y", "yes", "t", "true"})
 
 
 def judge(environment: Environment) -> list[JudgedVariable]:
-    """Everything that deserves a word, in the order of the environment's variables; healthy ones give nothing."""
+    """Return all questionable variables, in the environment's order; good ones yield nothing."""
     found = [judged for value in environment.values for judged in _one(value, environment)]
     found += contradictions(environment)
     return list({(one.name, one.shown, one.problem, one.with_): one for one in reversed(found)}.values())[::-1]
@@ -51,7 +51,7 @@ def _one(value: Value, environment: Environment) -> Iterator[JudgedVariable]:
     known = variables().get(value.name)
     if not value.exported:
         if is_real(value.name) and known and known.owner in ("nccl", "torch", "gloo"):
-            why = "it is assigned and not exported: the programs that the script starts do not see it"
+            why = "it is assigned but not exported: programs that the script starts do not see it"
             yield _judged(value, "no_effect", why, f"export {value.name}", Severity.NOTICE)
         return
     if known is None:
@@ -74,7 +74,7 @@ def _judged(
 
 
 def _name(value: Value, environment: Environment) -> Iterator[JudgedVariable]:
-    """A name that is not described: unknown, misspelt, or real and of no further interest."""
+    """A name that is not described: unknown, misspelt, or real but of no further interest."""
     name = value.name
     if gone := nonexistent().get(name):
         why = f"nothing reads it: {gone.why}"
@@ -86,10 +86,10 @@ def _name(value: Value, environment: Environment) -> Iterator[JudgedVariable]:
     if is_real(name):
         return
     if near := nearest(name):
-        yield _judged(value, "unknown", "nothing reads this name", f"{near} is meant?", Severity.WARNING, near)
+        yield _judged(value, "unknown", "nothing reads this name", f"perhaps {near}", Severity.WARNING, near)
     elif name.startswith(tuple(names().complete)):
         first, last = nccl_names().first, nccl_names().last
-        yield _judged(value, "unknown", f"no NCCL from {first} to {last} reads it; a plugin may", "unset it")
+        yield _judged(value, "unknown", f"no NCCL version from {first} to {last} reads it; a plugin may", "unset it")
 
 
 def _version(value: Value, known: Variable, environment: Environment) -> Iterator[JudgedVariable]:
@@ -106,11 +106,11 @@ def _version(value: Value, known: Variable, environment: Environment) -> Iterato
             advice = f"use {old}" if old else f"it is read since {library} {known.since}"
             yield _judged(value, "no_effect", f"{what} does not read it", advice)
     elif version and known.removed and version >= known.removed:
-        yield _judged(value, "no_effect", f"{what} does not read it any more", instead)
+        yield _judged(value, "no_effect", f"{what} no longer reads it", instead)
     elif known.deprecated and (version is None or version >= known.deprecated):
         severity = Severity.NOTICE if version or known.deprecated < _OLDER_THAN_MOST else Severity.INFO
-        why = f"deprecated since {library} {known.deprecated}" + ("" if version else ", if that is what runs")
-        # Both names side by side are right for a script that has to serve old and new versions.
+        why = f"deprecated since {library} {known.deprecated}" + ("" if version else ", if that version runs")
+        # Both names together are right for a script that must work with old and new versions.
         if known.replaced_by is None or environment.is_unset(known.replaced_by):
             yield _judged(value, "deprecated", why, instead, severity, known.replaced_by)
 
@@ -120,7 +120,7 @@ def _nccl_version(value: Value, environment: Environment) -> Iterator[JudgedVari
     known = variables().get(value.name)
     if known and (span is None or known.owner != "nccl"):
         if span is None and known.owner == "nccl":
-            yield _judged(value, "no_effect", "no NCCL of the last years reads it", "unset it")
+            yield _judged(value, "no_effect", "no NCCL version of recent years reads it", "unset it")
         return
     if span is None:
         return
@@ -128,7 +128,7 @@ def _nccl_version(value: Value, environment: Environment) -> Iterator[JudgedVari
     version = environment.versions.nccl
     instead = f"use {known.replaced_by}" if known and known.replaced_by else "unset it"
     if last < _OLDEST_SUPPORTED_NCCL or (version and version > last and last < nccl_names().last):
-        yield _judged(value, "no_effect", f"NCCL reads it up to {last} only", instead)
+        yield _judged(value, "no_effect", f"NCCL reads it only up to {last}", instead)
     elif version and version < first and nccl_names().first < first:
         yield _judged(value, "no_effect", f"NCCL {version} does not read it", f"it is read since NCCL {first}")
 
@@ -155,7 +155,7 @@ def _matches(setting: Setting, text: str, known: Variable) -> bool:
     return any(value.lower() in items for value in setting.values)
 
 
-# --- variables of one environment that do not go together: the rules of `contradictions.yaml`
+# --- variables of one environment that contradict each other: the rules of `contradictions.yaml`
 
 _OFF = frozenset({"0", "", "n", "no", "f", "false", "off"})
 _SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
@@ -185,7 +185,7 @@ def _rules() -> _Rules:
 
 
 def contradictions(environment: Environment) -> Iterator[JudgedVariable]:
-    """What does not go together in one environment."""
+    """Yield the variables that contradict each other in one environment."""
     for rule in _rules().rules:
         if _applies(rule, environment):
             severity = Severity.WARNING if rule.problem == "contradiction" else Severity.NOTICE
@@ -233,7 +233,7 @@ def _two_names(environment: Environment) -> Iterator[JudgedVariable]:
         for alias in known.aliases if known else []:
             ours, theirs = environment.text(name), environment.text(alias)
             if ours is not None and theirs is not None and ours != theirs:
-                why = f"the old name says {theirs[:60]!r}; the new one wins where torch knows it"
+                why = f"the old name says {theirs[:60]!r}; the new one wins if torch knows it"
                 yield _contradiction(environment, name, alias, "contradiction", why, f"unset {alias}", Severity.WARNING)
 
 
@@ -242,17 +242,17 @@ def _bounds(environment: Environment) -> Iterator[JudgedVariable]:
         first, second = environment.number(low), environment.number(high)
         if first is None or second is None or first < second or (first == second and how == "equal"):
             continue
-        why = f"it has to be below {high}" if how == "below" else f"it is more than {high}"
+        why = f"it must be below {high}" if how == "below" else f"it exceeds {high}"
         yield _contradiction(environment, low, high, "contradiction", why, "", Severity.WARNING)
     threads, sockets = (environment.number(name) for name in _SOCKETS)
     if threads and sockets and threads * sockets > _MOST_SOCKETS:
-        why = f"together they may not exceed {_MOST_SOCKETS}"
+        why = f"their product must not exceed {_MOST_SOCKETS}"
         yield _contradiction(environment, *_SOCKETS, "out_of_range", why, "smaller values", Severity.WARNING)
 
 
 @dataclass(frozen=True)
 class JudgedVariable:
-    """A variable of an environment that deserves a word."""
+    """A questionable variable of an environment, with the problem, the reason and advice."""
 
     name: str
     shown: str
@@ -263,4 +263,4 @@ class JudgedVariable:
     evidence: Evidence
     nearest: str | None = None
     with_: str | None = None
-    """For a contradiction: the other variable."""
+    """The other variable of a contradiction."""

@@ -1,4 +1,5 @@
-"""Options of launch commands and batch scripts that bear on how a job forms: what is there, not what it causes.
+"""Findings about options in launch commands and batch scripts that affect how a job forms: what is set, not what it
+causes.
 
 Sources: torch 2.13 distributed/run.py; srun(1), sbatch(1) of Slurm 24.05 (`--gpus-per-task` implies
 `--gpu-bind=per_task`).
@@ -15,7 +16,7 @@ from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.launch import Environment, Launch, Layer, Option, Value
 
 DEFAULT_PORT = 29500
-"""Of torchrun's static rendezvous and of init_process_group's recipes."""
+"""The default port of torchrun's static rendezvous, also used in init_process_group's examples."""
 _TASK_NUMBER = re.compile(
     r"\$\{?(?:SLURM_LOCALID|SLURM_PROCID|LOCAL_RANK|RANK|OMPI_COMM_WORLD_LOCAL_RANK|MPI_LOCALRANKID|PMI_RANK)\}?"
 )
@@ -23,14 +24,14 @@ _OWN_HOST = re.compile(
     r"^(?:\$\(|`)\s*(?:hostname|uname -n|ip (?:-\S+ )?(?:route|addr|a)\b)(?![^|]{0,40}NODELIST)"
     r"|^\$\{?(?:HOSTNAME|SLURMD_NODENAME)\}?$"
 )
-"""What a host calls itself, or the addresses that it has."""
+"""Commands and variables that give a host's own name or addresses."""
 _NEIGHBOURS = ("tp", "ep", "cp")
-"""Dimensions whose groups are made of neighbouring ranks, and that communicate in each layer."""
+"""Dimensions whose groups consist of neighbouring ranks and communicate in each layer."""
 _BINDING = ("gpus_per_task", "tres_per_task", "ntasks_per_gpu", "gpu_bind")
 
 
 def launch_findings(environment: Environment) -> Iterator[Finding]:
-    """What the commands and directives of one environment say."""
+    """Yield the findings about the launch commands and batch directives of one environment."""
     for launch in environment.launches:
         facts = facts_of(environment, launch)
         for finding in _of_launch(environment, launch, facts):
@@ -96,7 +97,7 @@ def _gpus_of_tasks(srun: Layer, batch: Layer) -> Iterator[Finding]:
         free = (layer.option("gpu_bind") or Option("", "", None, "")).value in ("none", "verbose,none", "v,none")
         if binding and not free:
             summary = (
-                f"{layer.tool} gives each task GPUs of its own ({binding.text.removeprefix('#SBATCH ')}): it sees no "
+                f"{layer.tool} gives each task its own GPUs ({binding.text.removeprefix('#SBATCH ')}): it sees no "
                 "other, and its devices are numbered from 0."
             )
             yield setting("gpus_bound_to_task", summary, layer.tool, binding, Severity.NOTICE)
@@ -108,13 +109,13 @@ def _dealt(srun: Layer, batch: Layer, facts: Facts) -> Iterator[Finding]:
         return
     split = [degree.dimension for degree in facts.degrees if degree.dimension in _NEIGHBOURS and degree.size > 1]
     told = f": the groups of {', '.join(split)} then span hosts" if split else ""
-    summary = f"{option.text} deals ranks out to the hosts in turn, so that ranks 0 and 1 are on different hosts{told}."
+    summary = f"{option.text} assigns ranks to hosts round-robin, so ranks 0 and 1 are on different hosts{told}."
     severity = Severity.WARNING if split else Severity.NOTICE
     yield setting("ranks_dealt_to_hosts", summary, option.tool, option, severity, dims=split)
 
 
 def _gpu_of_task_by_variable(environment: Environment) -> Iterator[Finding]:
-    """`CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`."""
+    """A finding about `CUDA_VISIBLE_DEVICES=$SLURM_LOCALID`."""
     value = environment.get("CUDA_VISIBLE_DEVICES")
     if value and value.value is None and _TASK_NUMBER.fullmatch(value.shown):
         summary = (
@@ -132,29 +133,29 @@ def _binds(option: Option) -> bool:
 
 
 def _starts(environment: Environment, launch: Launch, inner: Layer, facts: Facts) -> Iterator[Finding]:
-    """How often the launcher itself is started, and on how many hosts."""
+    """Findings about how many times the launcher itself is started, and on how many hosts."""
     srun, batch = launch.layer("srun"), environment.batch
     tasks = next((o for layer in (srun, batch) if layer and (o := layer.option("ntasks_per_node"))), None)
     several = facts.per_node is None or facts.per_node > 1
     if srun and tasks and (tasks.number or 0) > 1 and several:
         summary = (
-            f"srun starts {tasks.value} tasks a host, and each of them is a {inner.tool} that starts the processes of "
-            "a host again."
+            f"srun starts {tasks.value} tasks per host, and each is a {inner.tool} that starts all processes of the "
+            "host again."
         )
         yield setting("launcher_per_task", summary, tasks.tool, tasks, Severity.WARNING)
     hosts = batch.option("nodes")
     if hosts is None or hosts.number is None or facts.nodes is None:
         return
     if facts.nodes > 1 and len(launch.layers) and launch.layers[0] is inner and not _sent_elsewhere(environment):
-        summary = f"{inner.tool} waits for {facts.nodes} hosts, and the batch script starts it on its first host only."
+        summary = f"{inner.tool} waits for {facts.nodes} hosts, but the batch script starts it only on its first host."
         yield setting("only_on_first_host", summary, inner.tool, "nnodes", Severity.WARNING, inner)
     if hosts.number > 1 and facts.nodes not in (1, hosts.number):
-        summary = f"The job has {hosts.number} hosts, and {inner.tool} is started for {facts.nodes}."
+        summary = f"The job has {hosts.number} hosts, but {inner.tool} is started for {facts.nodes}."
         yield setting("nodes_differ", summary, inner.tool, "nnodes", Severity.WARNING, inner)
 
 
 def _sent_elsewhere(environment: Environment) -> bool:
-    """Something else in the script starts programs on other hosts."""
+    """Whether another command in the script starts programs on other hosts."""
     return any(launch.layer("srun", "mpirun") for launch in environment.launches)
 
 
@@ -166,7 +167,7 @@ def _endpoint(environment: Environment, inner: Layer, facts: Facts) -> Iterator[
     endpoint = inner.option("rdzv_endpoint", "master_addr", "main_process_ip")
     standalone = inner.option("standalone")
     if spans and endpoint and endpoint.value and is_loopback(endpoint.value):
-        summary = f"{endpoint.text} is each host's own address, and the job spans {facts.nodes} hosts."
+        summary = f"{endpoint.text} is each host's own address, but the job spans {facts.nodes} hosts."
         yield setting("loopback_endpoint", summary, inner.tool, endpoint, Severity.WARNING)
     port = inner.option("master_port", "main_process_port")
     if standalone and port:
@@ -181,7 +182,8 @@ def _endpoint(environment: Environment, inner: Layer, facts: Facts) -> Iterator[
 
 
 def _endpoint_of_each_host(environment: Environment) -> Iterator[Finding]:
-    """`MASTER_ADDR=$(hostname)` where every host asks itself. In a batch script it is its first host, and right."""
+    """A finding about `MASTER_ADDR=$(hostname)` evaluated on every host. In a batch script it gives the first host,
+    which is right."""
     value = environment.get("MASTER_ADDR")
     if value is None or value.value is not None or not _OWN_HOST.search(value.shown):
         return
@@ -190,14 +192,14 @@ def _endpoint_of_each_host(environment: Environment) -> Iterator[Finding]:
     started = alone and any(_names_its_node(launch) for launch in environment.launches)
     if spans and (value.on_each_host or started):
         summary = (
-            f"MASTER_ADDR={value.shown} is worked out on every host, and names another one on each: only the first "
+            f"MASTER_ADDR={value.shown} is evaluated on every host and gives a different host on each: only the first "
             "host's processes find the store."
         )
         yield setting("own_host_endpoint", summary, "environment", value, Severity.WARNING)
 
 
 def _names_its_node(launch: Launch) -> bool:
-    """The command is typed or started once on each host, with a number for it that the text does not say."""
+    """Whether the command is run once on each host, with a node rank that the text does not show."""
     inner = launch.layer(*RANK_LAUNCHERS)
     rank = inner.option("node_rank", "machine_rank") if inner else None
     return rank is not None and rank.value is None
@@ -210,18 +212,18 @@ def _static_rendezvous(
     static = backend is None or backend.value == "static"
     rank = torchrun.option("node_rank")
     if static and (facts.nodes or 1) > 1 and rank is None and environment.is_unset("PET_NODE_RANK"):
-        summary = "No --node-rank is given: with the static rendezvous each host acts as host 0."
+        summary = "No --node-rank is given: with the static rendezvous, each host acts as host 0."
         yield setting("node_rank_missing", summary, "torchrun", "node_rank", Severity.WARNING, torchrun)
     named = endpoint.value if endpoint and endpoint.value else ""
     if (port and port.number == DEFAULT_PORT) or named.endswith(f":{DEFAULT_PORT}"):
         option = port or endpoint
         assert option is not None
-        summary = f"Port {DEFAULT_PORT} is the default of every torchrun: a second job on the host wants it, too."
+        summary = f"Port {DEFAULT_PORT} is the default of every torchrun: a second job on the host would need it too."
         yield setting("default_port", summary, "torchrun", option, Severity.INFO, port=DEFAULT_PORT)
     elif port is None and endpoint is None:
         summary = (
-            f"No port is named: torchrun takes {DEFAULT_PORT} (since torch 2.12, on one host, a free one), and a "
-            "second job on the host wants it, too."
+            f"No port is named: torchrun takes {DEFAULT_PORT} (since torch 2.12 a free one, if there is one host), and "
+            "a second job on the host would need it too."
         )
         yield setting("default_port", summary, "torchrun", "master_port", Severity.INFO, torchrun, port=DEFAULT_PORT)
 
@@ -230,7 +232,7 @@ def _too_many(environment: Environment, launch: Launch, facts: Facts) -> Finding
     value = environment.get("CUDA_VISIBLE_DEVICES")
     assert value is not None
     summary = (
-        f"{facts.per_node} processes a host are started, and CUDA_VISIBLE_DEVICES={value.shown} leaves "
+        f"{facts.per_node} processes per host are started, but CUDA_VISIBLE_DEVICES={value.shown} leaves "
         f"{facts.visible_gpus} GPUs."
     )
     layer = launch.layer(*RANK_LAUNCHERS, "srun", "mpirun") or launch.layers[0]
@@ -252,14 +254,14 @@ _UNITS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 
 def container_findings(docker: Layer) -> Iterator[Finding]:
-    """What `docker run` says of /dev/shm and of locked memory."""
+    """Yield findings about the /dev/shm and locked-memory options of `docker run`."""
     shm, ipc = docker.option("shm_size"), docker.option("ipc")
     shared = ipc is not None and (ipc.value or "").startswith(("host", "container:", "shareable"))
     if ipc is not None and ipc.value == "host":
         summary = "The container shares /dev/shm with its host (--ipc=host)."
         yield setting("shm_of_host", summary, "docker", ipc, Severity.INFO)
     elif shm is None and not shared and not _mounts_shm(docker):
-        summary = "The container is started without --shm-size and --ipc: its /dev/shm has 64 MiB."
+        summary = "The container is started without --shm-size or --ipc: its /dev/shm has 64 MiB."
         yield setting(
             "shm_default", summary, "docker", "shm_size", Severity.NOTICE, docker, size_bytes=_DOCKER_SHM_BYTES
         )
@@ -285,13 +287,13 @@ def _mounts_shm(docker: Layer) -> bool:
 
 
 def size_bytes(text: str | None) -> int | None:
-    """`8g`, `1024m`, `64MB` as bytes; None for anything else."""
+    """Return a size such as `8g`, `1024m` or `64MB` in bytes; None for anything else."""
     found = _SIZE.fullmatch(text.strip()) if text else None
     return int(float(found[1]) * (1 << _UNITS[found[2].lower()])) if found else None
 
 
 def limit_findings(ulimit: Layer) -> Iterator[Finding]:
-    """What a script's `ulimit` says; only limits that jobs run into."""
+    """Yield findings about a script's `ulimit` commands, only for limits that jobs run into."""
     for option in ulimit.options:
         if option.name == "l" and option.number is not None:
             summary = f"The script lets processes lock {option.number} KiB of memory ({option.text}); RDMA needs more."
@@ -304,7 +306,7 @@ def limit_findings(ulimit: Layer) -> Iterator[Finding]:
             yield setting("open_files_limit", summary, "ulimit", option, Severity.NOTICE)
 
 
-# --- the one form of what a launch sets
+# --- the common form of launch findings
 
 
 def setting(
@@ -316,9 +318,9 @@ def setting(
     at: Option | Value | Layer | None = None,
     **more: Any,
 ) -> Finding:
-    """A `launch.setting`; `meaning` is one of the words that the documentation of the code lists.
+    """Build a `launch.setting` finding; `meaning` is one of the words that the code's documentation lists.
 
-    It stands where the option does, or `at` another place.
+    Its evidence is the option's line, or that of `at`.
     """
     name, value = option if isinstance(option, str) else option.name, None
     if not isinstance(option, str):

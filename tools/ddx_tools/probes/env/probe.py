@@ -6,7 +6,8 @@ from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
 
 
 class EnvArgs(ProbeArgs):
-    """The target: printed environments, launch scripts, manifests, directories of them, or a pid of a live job."""
+    """Arguments of `env`. The target: printed environments, launch scripts, manifests, directories of them, or a pid of
+    a live job."""
 
 
 PROBE: Probe[EnvArgs] = Probe(
@@ -14,12 +15,12 @@ PROBE: Probe[EnvArgs] = Probe(
     title="Environment and launch command",
     description=(
         "Checks the environment variables and the launch command of a distributed job: names that nothing reads (with "
-        "the one that was meant), values that are out of range or not understood, what has no effect in the version "
-        "that runs, what is deprecated, contradicts or endangers, what an old debugging session left behind, what "
-        "differs between ranks or hosts, how GPUs are bound to tasks, whether the parallel dimensions fit the number "
-        "of processes, and what is missing for the next hang to be diagnosable. Reads live ranks, printed "
-        "environments (`env`, `printenv`, `export -p`, JSON), shell and sbatch scripts, docker, Kubernetes and Compose "
-        "settings, and launch commands in notes. Executes nothing; secrets are not shown."
+        "the likely intended name), values that are out of range or invalid, settings that have no effect in the "
+        "running version, that are deprecated, contradictory or dangerous, leftovers from debugging, differences "
+        "between ranks or hosts, how GPUs are bound to tasks, whether the parallel dimensions fit the number of "
+        "processes, and what is missing to make the next hang diagnosable. Reads live ranks, printed environments "
+        "(`env`, `printenv`, `export -p`, JSON), shell and sbatch scripts, docker, Kubernetes and Compose settings, "
+        "and launch commands in notes. Executes nothing; secrets are not shown."
     ),
     args=EnvArgs,
     capture=Later("ddx_tools.probes.env.capture:capture_environments"),
@@ -32,7 +33,7 @@ PROBE: Probe[EnvArgs] = Probe(
     examples={
         "": "the ranks of the job on this host",
         "train.sbatch": "a script, without running it",
-        "node1.env node2.env": "what `env` printed on two hosts, compared",
+        "node1.env node2.env": "output of `env` from two hosts, compared",
         "--explain NCCL_IB_TIMEOUT": "what a variable is for",
         "48213 --json": "the job of one process, as JSON",
     },

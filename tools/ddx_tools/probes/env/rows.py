@@ -1,4 +1,4 @@
-"""Environments as rows of the store, and back."""
+"""Converts environments to rows of the store, and back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VALUE_CHARS = 1_000
 
 
 def rows_of_file(found: Found, path: str, source: str) -> Rows:
-    """Rows of one file from the user."""
+    """Return the rows of one file from the user."""
     rows: Rows = {"env_values": [], "launch_options": [], "env_versions": []}
     named = file_identity(path).rank
     name = path.rsplit("/", 1)[-1]
@@ -34,7 +34,7 @@ def rows_of_file(found: Found, path: str, source: str) -> Rows:
 
 
 def value_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> Iterator[dict[str, Any]]:
-    """Rows of `env_values`."""
+    """Yield the rows of `env_values`, one per variable of an environment."""
     for value in found.values:
         shown = redact_variable(value.name, value.shown[:_VALUE_CHARS])
         read = None if value.value is None else redact_variable(value.name, value.value[:_VALUE_CHARS])
@@ -42,7 +42,7 @@ def value_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> It
 
 
 def option_rows(found: FoundEnvironment, head: dict[str, Any], source: str) -> Iterator[dict[str, Any]]:
-    """Rows of `launch_options`."""
+    """Yield the rows of `launch_options`, one per option of a launch command."""
     for option, line in found.batch:
         row = {"command": 0, "layer": 0, "tool": "sbatch", "program": None, "certain": True}
         yield head | row | _option(option) | {"source": source, "source_line": line}
@@ -65,4 +65,4 @@ def _option(option: CommandOption) -> dict[str, Any]:
     return {"name": option.name, "value": value, "text": text}
 
 
-# --- and back
+# --- from rows back to environments

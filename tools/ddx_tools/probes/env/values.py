@@ -1,8 +1,8 @@
-"""Whether a value is one that its reader understands.
+"""Checks whether the program that reads a variable understands its value.
 
-How values are read: NCCL by strtoll, which takes the digits at the beginning and 0 if there are none
-(NVIDIA/nccl v2.30.7 src/misc/param.cc); torch's ProcessGroupNCCL by `getCvarBool` and `getCvarInt`, which raise
-(pytorch v2.13.0 torch/csrc/distributed/c10d/Utils.hpp).
+How values are read: NCCL with strtoll, which takes the leading digits, or 0 if there are none (NVIDIA/nccl v2.30.7
+src/misc/param.cc); torch's ProcessGroupNCCL with `getCvarBool` and `getCvarInt`, which raise (pytorch v2.13.0
+torch/csrc/distributed/c10d/Utils.hpp).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORDS = frozenset({"true", "false", "0", "1"})
 
 @dataclass(frozen=True)
 class Complaint:
-    """What is wrong with a value."""
+    """A problem with a value: its kind, the reason, and advice."""
 
     problem: Problem
     why: str
@@ -30,7 +30,7 @@ class Complaint:
 
 
 def complaint(variable: Variable, value: str) -> Complaint | None:
-    """What is wrong with the value of a variable, None if it is understood as it is meant."""
+    """Return what is wrong with a variable's value; None if its reader understands it as intended."""
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         return Complaint("bad_format", "the quotes are part of the value", f"{variable.name}={value[1:-1]}")
     if not value.strip():
@@ -67,7 +67,7 @@ def _whole(value: str) -> bool:
 
 def _as_nccl_reads_it(value: str, wanted: str) -> Complaint:
     digits = _NUMBER.match(value)
-    return Complaint("bad_format", f"NCCL reads a number: this counts as {digits[0].strip() if digits else 0}", wanted)
+    return Complaint("bad_format", f"NCCL reads a number: this is read as {digits[0].strip() if digits else 0}", wanted)
 
 
 def _int(variable: Variable, value: str) -> Complaint | None:
@@ -91,7 +91,7 @@ def _member(variable: Variable, value: str) -> Complaint | None:
     if value.lower() in known:
         return None
     if all(one.isdigit() for one in known) and _whole(value):
-        return Complaint("out_of_range", f"there are {', '.join(variable.values)}", "one of them")
+        return Complaint("out_of_range", f"the valid values are {', '.join(variable.values)}", "one of them")
     return Complaint("bad_format", f"there is no such value: {_choice(variable, value)}", "one of them")
 
 
@@ -107,10 +107,10 @@ def _members(variable: Variable, value: str) -> Complaint | None:
 
 def _choice(variable: Variable, value: str) -> str:
     near = difflib.get_close_matches(value.upper(), [one.upper() for one in variable.values], n=1)
-    return f"{near[0]} is meant?" if near else ", ".join(variable.values)
+    return f"perhaps {near[0]} is meant" if near else ", ".join(variable.values)
 
 
-# --- values with a syntax of their own. Each check gives (why it is wrong, advice), or None
+# --- values with a syntax of their own. Each check returns (reason, advice), or None
 
 Check = Callable[[str], tuple[str, str] | None]
 
@@ -130,11 +130,11 @@ _ALLOCATOR_KEYS = frozenset(
         "throw_on_cudamalloc_oom", "use_async_allocator",
     }
 )  # fmt: skip
-"""torch 1.13 to 2.13: c10/cuda/CUDAAllocatorConfig.h, c10/core/AllocatorConfig.h."""
+"""The keys of torch 1.13 to 2.13: c10/cuda/CUDAAllocatorConfig.h, c10/core/AllocatorConfig.h."""
 
 
 def _debug_file(value: str) -> tuple[str, str] | None:
-    """Only %h and %p are replaced (NVIDIA/nccl v2.30.7 src/debug.cc:212-250)."""
+    """Checks NCCL_DEBUG_FILE, where only %h and %p are replaced (NVIDIA/nccl v2.30.7 src/debug.cc:212-250)."""
     odd = re.findall(r"%[^hp%]", value)
     if odd:
         why = f"{odd[0]} is not replaced: all processes of a host truncate and write the same file"
@@ -148,18 +148,19 @@ def _debug_file(value: str) -> tuple[str, str] | None:
 
 
 def _choices(words: frozenset[str], what: str) -> Check:
-    """`Ring,Tree`, `^NVLS`, since 2.24 also `allreduce:tree;broadcast:ring` (src/graph/tuning.cc parseList)."""
+    """Return a check for lists like `Ring,Tree` or `^NVLS`, since 2.24 also `allreduce:tree;broadcast:ring`
+    (src/graph/tuning.cc parseList)."""
 
     def check(value: str) -> tuple[str, str] | None:
         for part in value.lower().split(";"):
             function, colon, tokens = part.rpartition(":")
             if colon and any(name.strip() not in _FUNCTIONS for name in function.lstrip("^").split(",")):
-                return f"NCCL 2.24 and later refuse it: there is no operation {function[:40]!r}", "one of " + _listed(
+                return f"NCCL 2.24 and later reject it: there is no operation {function[:40]!r}", "one of " + _listed(
                     _FUNCTIONS
                 )
             for token in tokens.strip().lstrip("^").split(","):
                 if token and token not in words:
-                    return f"NCCL 2.24 and later refuse it: there is no {what} {token[:40]!r}", "of " + _listed(words)
+                    return f"NCCL 2.24 and later reject it: there is no {what} {token[:40]!r}", "of " + _listed(words)
         return None
 
     return check
@@ -172,7 +173,10 @@ def _listed(words: frozenset[str]) -> str:
 def _devices(value: str) -> tuple[str, str] | None:
     odd = [item for item in value.split(",") if not _DEVICE.fullmatch(item.strip())]
     if odd and value.lower() not in ("all", "none", "void"):
-        return f"{odd[0][:40]!r} is no device: CUDA sees only those before it", "numbers or UUIDs with commas: 0,1,2,3"
+        return (
+            f"{odd[0][:40]!r} is not a device: CUDA sees only those before it",
+            "numbers or UUIDs with commas: 0,1,2,3",
+        )
     if value.lower() in ("all", "none", "void"):
         return f"{value!r} is for the container runtime (NVIDIA_VISIBLE_DEVICES); CUDA sees no device", "unset it"
     return None
@@ -185,7 +189,7 @@ def _allocator(value: str) -> tuple[str, str] | None:
             continue
         if not colon:
             hint = " (with ':', not '=')" if "=" in item else ""
-            return f"{item[:60]!r} is no key:value{hint}", "expandable_segments:True"
+            return f"{item[:60]!r} is not key:value{hint}", "expandable_segments:True"
         near = difflib.get_close_matches(key.strip(), _ALLOCATOR_KEYS, n=1, cutoff=0.8)
         if key.strip() not in _ALLOCATOR_KEYS and near:
             return f"torch has no key {key.strip()[:60]!r} and raises an error", f"{near[0]}:…"
@@ -194,9 +198,9 @@ def _allocator(value: str) -> tuple[str, str] | None:
 
 def _address(value: str) -> tuple[str, str] | None:
     if "://" in value:
-        return "a host name or an address is expected, not a URL", "the name alone"
+        return "a host name or an address is expected, not a URL", "only the name"
     if re.fullmatch(r"[^:\[\]]+:\d{1,5}", value):
-        return "the port goes into MASTER_PORT", "the name alone"
+        return "the port belongs in MASTER_PORT", "only the name"
     return None
 
 

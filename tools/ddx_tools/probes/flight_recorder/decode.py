@@ -1,4 +1,4 @@
-"""Decoding flight records, one after the other."""
+"""Decodes flight records, one after the other."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ddx_tools.probes.flight_recorder.tables import RecordTables
 
 @dataclass(frozen=True)
 class DumpMaterial:
-    """A dump to decode: its bytes or the file that holds them, what to call it, and whose it is."""
+    """A dump to decode: its bytes or file, its display name, and the rank it belongs to."""
 
     name: str
-    """What a person knows it by: its path, or the rank that gave it."""
+    """Its name for a person: its path, or the rank that sent it."""
     origin: DumpOrigin
     data: bytes = b""
     file: str | None = None
     not_before_ns: int | None = None
-    """A dump whose newest entry is older was left by another job."""
+    """A dump whose newest entry is older than this is left over from another job."""
 
     @property
     def size(self) -> int:
-        """Bytes to decode; 0 if nobody can tell."""
+        """The number of bytes to decode; 0 if unknown."""
         if self.file is None:
             return len(self.data)
         try:
@@ -38,16 +38,16 @@ class DumpMaterial:
 
 @dataclass
 class Decoded:
-    """The tables of some dumps, and what could not be read: lines for a person."""
+    """The tables of some dumps, and a line for a person about each dump that could not be read."""
 
     tables: RecordTables = field(default_factory=RecordTables)
     problems: list[str] = field(default_factory=list)
     damaged: bool = False
-    """Something was lost, not only left out on purpose."""
+    """Whether something was lost, not only left out on purpose."""
 
 
 def decode(materials: Sequence[DumpMaterial]) -> Decoded:
-    """Decode dumps, one after the other. One that cannot be read costs only itself."""
+    """Decode dumps, one after the other. An unreadable dump does not affect the others."""
     found = Decoded()
     for material in materials:
         try:
@@ -59,12 +59,12 @@ def decode(materials: Sequence[DumpMaterial]) -> Decoded:
             continue
         except MemoryError:
             found.damaged = True
-            found.problems.append(f"{material.name}: not read: it takes more memory than a flight record can need")
+            found.problems.append(f"{material.name}: not read: it needs more memory than any flight record")
             continue
         found.damaged |= bool(dump.left_out)
         found.problems += [f"{material.name}: {line}" for line in dump.left_out]
         if _is_of_an_earlier_job(dump, material.not_before_ns):
-            found.problems.append(f"{material.name}: left out, it is older than the job that runs now")
+            found.problems.append(f"{material.name}: left out: it is older than the running job")
             continue
         if material.origin.rank is None:
             found.damaged = True
@@ -78,14 +78,14 @@ def decode(materials: Sequence[DumpMaterial]) -> Decoded:
 
 
 def _bytes_of(path: str) -> bytes:
-    """The file, and a little more than is read of one: it may have grown since it was found."""
+    """The file's bytes, up to slightly more than the limit: it may have grown since it was found."""
     with open(path, "rb") as file:
-        # To ask for more than there is takes as much memory for a moment.
+        # Reading with a larger size would briefly allocate that much memory.
         return file.read(min(os.fstat(file.fileno()).st_size, MAX_BYTES) + 1)
 
 
 def _is_of_an_earlier_job(dump: FrDump, not_before_ns: int | None) -> bool:
-    """A file in a default place may have been left by another job: its newest entry tells."""
+    """Whether the dump is left over from an earlier job, judged by its newest entry; default paths are reused."""
     if not_before_ns is None:
         return False
     newest = dump.entries.last_call_ns()

@@ -1,4 +1,5 @@
-"""Decoding flight records in processes of their own, in pieces of bounded size: few by one, many by one a CPU."""
+"""Decodes flight records in separate processes, in pieces of bounded size: small inputs in one process, large ones in
+one per CPU."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ _PIECE_FILES = 64
 
 
 def decode_all(materials: Iterable[DumpMaterial], meanwhile: Callable[[], None] | None = None) -> Iterator[Decoded]:
-    """Decode dumps in pieces, in their order; many bytes by as many processes as there are CPUs.
+    """Decode dumps in pieces and yield the results in order; large inputs use one process per CPU.
 
-    A dump that ends such a process costs itself, and a line in words. `meanwhile` is done by a thread of this process
-    while others decode, where there is more than one piece.
+    A dump that crashes such a process is reported in a line, and only it is lost. If there is more than one piece, a
+    thread of this process runs `meanwhile` while others decode.
     """
     count = worker_count()
     with workers(count) as processes:
         pieces = _pieces(materials)
         first = list(islice(pieces, 2))
-        # A daemon: an interrupt does not wait for what it loads.
+        # A daemon thread: an interrupt does not wait until it has loaded everything.
         beside = Thread(target=meanwhile if len(first) > 1 else None, daemon=True)
         beside.start()
         yield from _in_order(processes, chain(first, pieces), ahead=4 * count)
@@ -50,7 +51,7 @@ def _pieces(materials: Iterable[DumpMaterial]) -> Iterator[list[DumpMaterial]]:
 
 
 def _in_order(processes: Workers, pieces: Iterator[list[DumpMaterial]], ahead: int) -> Iterator[Decoded]:
-    """Results in order, with few of them waiting: they are large."""
+    """The results in order, few of them pending at a time, because they are large."""
     pending: deque[tuple[list[DumpMaterial], Future[Decoded]]] = deque()
     for piece in pieces:
         pending.append((piece, _submitted(processes, piece)))
@@ -61,7 +62,7 @@ def _in_order(processes: Workers, pieces: Iterator[list[DumpMaterial]], ahead: i
 
 
 def _results(processes: Workers, piece: list[DumpMaterial], result: Future[Decoded]) -> Iterator[Decoded]:
-    """What was decoded of a piece; if that ended its process, of each dump by itself."""
+    """The decoded piece; if it crashed its process, each dump is decoded by itself."""
     try:
         yield result.result()
     except WorkerNotStarted as error:

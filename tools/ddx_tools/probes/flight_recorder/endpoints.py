@@ -1,4 +1,4 @@
-"""Flight records from the worker servers of `torch.distributed.debug`."""
+"""Reads flight records from the worker servers of `torch.distributed.debug`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _TIMEOUT_S = 8.0
 
 
 def read_endpoints(host: Host, raw: Raw, endpoints: Sequence[str]) -> None:
-    """Add the records that the named worker servers give."""
-    # The answers do not say when they were made: not before this.
+    """Add the records from the named worker servers."""
+    # The answers have no time; they are not older than this.
     asked_ns = int(host.now() * 1e9)
     for rank, url, reply in ask_endpoints(host, endpoints, "fr_trace_json", _TIMEOUT_S):
         if isinstance(reply, HostError):
@@ -32,7 +32,7 @@ _ANSWERS_S = 4.0
 def read_server(host: Host, raw: Raw, address: str) -> None:
     """Add the records of all ranks that torch's debug server at `HOST:PORT` knows. Raises HostError if there is none.
 
-    Only ranks whose server answers are waited for; the others are told as silent by whoever asks for their stacks.
+    Only ranks whose server answers are waited for; the stacks probe reports the silent ones.
     """
     server = DebugServer.at(host, address)
     asked_ns = int(host.now() * 1e9)

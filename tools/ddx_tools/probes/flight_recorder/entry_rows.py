@@ -1,4 +1,5 @@
-"""Entries of many dumps as columns: plain arrays, which one process hands to another, and an Arrow table of them."""
+"""Entries of many dumps as columns: plain arrays, which processes can pass to each other, and an Arrow table made of
+them."""
 
 from __future__ import annotations
 
@@ -12,42 +13,43 @@ from ddx_tools.parsers.flight_records.fr_entries import MOST_MS, TIMES, UNKNOWN,
 
 
 class EntryKind(NamedTuple):
-    """What many entries of one dump share."""
+    """The values that many entries of one dump share."""
 
     membership: int
     call: int
     state: str | None
     finished: bool
-    """Whether its own state says so."""
+    """Whether the entry's own state says that it finished."""
     last_completed: int | None
-    """The counter of its group: this number and all before it are finished. None where it counts other things, too."""
+    """The counter of its group: this number and all before it are finished. None if the counter also counts other
+    things."""
 
 
 @dataclass
 class EntryRows:
-    """Rows of `fr_entries`. What is unknown is written as in `EntryColumns`."""
+    """Rows of `fr_entries`, as columns. Unknown values are encoded as in `EntryColumns`."""
 
     numbers: dict[str, array[int]] = field(default_factory=dict)
     duration_ms: array[float] = field(default_factory=lambda: array("d"))
     kind: array[int] = field(default_factory=lambda: array("i"))
-    """Indices of `kinds`, counted from the dump's first one."""
+    """Indices into `kinds`, counted from the dump's first kind."""
     site: array[int] = field(default_factory=lambda: array("i"))
-    """Indices of `sites`, likewise."""
+    """Indices into `sites`, counted from the dump's first site."""
     kinds: list[EntryKind] = field(default_factory=list)
     sites: list[int | None] = field(default_factory=list)
     dumps: list[tuple[int, int, int]] = field(default_factory=list)
-    """Of each dump how many entries it has, and which of `kinds` and `sites` are its first."""
+    """For each dump: its number of entries, and the indices of its first kind and first site."""
 
     def __len__(self) -> int:
         return len(self.kind)
 
     def add(self, columns: EntryColumns, kinds: Sequence[EntryKind], sites: Sequence[int | None]) -> None:
-        """Add the entries of a dump; `kinds` and `sites`: what the tables hold for those of `columns`."""
+        """Add the entries of a dump; `kinds` and `sites` are the table values for those in `columns`."""
         entries = (columns.numbers, columns.duration_ms, columns.kind, columns.site)
         self.add_all(EntryRows(*entries, [*kinds], [*sites], [(len(columns), 0, 0)]))
 
     def add_all(self, other: EntryRows) -> None:
-        """Add the entries of other dumps."""
+        """Append the entries of another `EntryRows`."""
         for name, values in other.numbers.items():
             self.numbers.setdefault(name, array("q")).extend(values)
         self.duration_ms += other.duration_ms
@@ -59,7 +61,7 @@ class EntryRows:
         self.sites += other.sites
 
     def table(self) -> Any:
-        """An Arrow table with the columns of `fr_entries`; unknown values are null."""
+        """Return an Arrow table with the columns of `fr_entries`; unknown values are null."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -88,7 +90,7 @@ class EntryRows:
         )
 
     def _from_the_first(self, indices: array[int], firsts: Sequence[int]) -> Any:
-        """Indices of the dumps as an Arrow array, counted from the first one of all."""
+        """The dumps' indices as one Arrow array, counted from the very first one."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -99,7 +101,7 @@ class EntryRows:
 
 
 def _arrow(values: array[Any], arrow_type: Any, known: Any = None) -> Any:
-    """An Arrow array over the same memory; `known` tells, by booleans, which values are not null."""
+    """An Arrow array over the same memory; the booleans in `known` mark the values that are not null."""
     import pyarrow as pa
 
     validity = None if known is None else known.buffers()[1]
@@ -124,7 +126,7 @@ def _known_durations(values: array[float]) -> Any:
 
 @cache
 def _scalar(value: float, arrow_type: Any) -> Any:
-    """Made once: for each Python value that it converts, pyarrow looks for packages that may not be there."""
+    """A cached Arrow scalar: for each Python value it converts, pyarrow searches for packages that may be missing."""
     import pyarrow as pa
 
     return pa.scalar(value, arrow_type)

@@ -1,4 +1,4 @@
-"""Flight records out of files, directories and archives, told from everything else by their content."""
+"""Finds flight records in files, directories and archives, recognised by content."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ddx_tools.sources.raw import Raw, RawItem
 _MOST_RECORDS = 50_000
 _MAX_HEADER_BYTES = 8 << 20
 _MOST_PATH = 4096
-_WHY = "it may be the record of a rank"
+_WHY = "it may be a rank's record"
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str], rank_pattern: str | None = None) -> None:
-    """Add the records and side-cars among some files and directories to `raw`; other files are left alone."""
+    """Add the records and side-cars among the given files and directories to `raw`; ignore other files."""
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
     if tables := taken.of(FileKind.TABLE):
@@ -41,12 +41,12 @@ def read_paths(host: Host, raw: Raw, paths: list[str], rank_pattern: str | None 
 
 
 def _matters(material: Material) -> bool:
-    """What begins as a record does; of an empty or damaged file the name has to promise one."""
+    """Whether a file counts: it begins like a record or, if empty or damaged, its name is that of a record."""
     return bool(material.kinds & {FileKind.DUMP, FileKind.HEADER}) or material.named or is_due(material.path)
 
 
 def _take(raw: Raw, taken: Intake, material: Material, rank_pattern: str | None) -> None:
-    """Leave a record where it is, to be read when rows are made of it; a side-car was read already."""
+    """Add a record as a file, to be read when rows are made; a side-car was read already."""
     label = shown(material.path, _MOST_PATH)
     facts: dict[str, Any] = {"path": label, "origin": "file", "rank_pattern": rank_pattern, **material.facts}
     facts["written_ns"] = material.written_ns

@@ -1,7 +1,7 @@
-"""The process groups of a job as one small table: how far each came, who is behind, who waits in what.
+"""The process groups of a job as one small table: how far each got, which ranks are behind, which wait in what.
 
-Groups of one kind (the same description and layout, such as all `mesh_tp`) that behave alike share a row. The rows
-that tell most come first, so that a reader of the first ones, or a limit, loses the least.
+Groups of one kind (the same description and layout, such as all `mesh_tp`) that behave the same way share a row. The
+most telling rows come first, so that a limit cuts the least.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ddx_tools.model.rank_spans import rank_spans, step_of
 
 _NAMELESS = ("", "undefined")
 _MOST_ALONE = 4
-"""So many groups that differ in the same way get a row each; more of them share one."""
+"""Up to this many groups that differ in the same way get a row each; more of them share one."""
 _MOST_PARTS = 4
 _MOST_NAME = 60
 _MOST_SPANS = 3
@@ -29,14 +29,13 @@ _WORDS = re.compile(r" |->")
 
 
 def group_rows(store: Store) -> list[dict[str, Any]]:
-    """One row for each group that stands out and for each set of groups that behave alike.
+    """Return one row for each unusual group, and one for each set of groups that behave the same way.
 
-    group: description, or name where there is none; name: as torch counts them; groups: how many;
-    axis: of the mesh that is set or that the groups show, where no description says it; members: global ranks, and
-    how many and how far apart those of one group are; no_record: members without one;
-    entered, finished: the last collective of which that holds for all members with a record; furthest: the last that
-    anybody entered; behind: who has not come there, and where they wait; waiting: who is in what, and for how long.
-    Texts are bounded.
+    group: description, or name if there is none; name: torch's number; groups: how many; axis: the mesh axis, if the
+    description does not name it; members: global ranks, and the size and stride of one group; no_record: members
+    without a record; entered, finished: the last collective that all members with a record entered or finished;
+    furthest: the last one that any member entered; behind: members that have not entered that one, and where they wait;
+    waiting: which members are in what, and for how long. Texts are bounded.
     """
     records = store.derived(Records)
     waits = _Waits(records)
@@ -55,7 +54,7 @@ def group_rows(store: Store) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Wait:
-    """What a rank is in and does not get out of."""
+    """A pending operation that a rank waits in."""
 
     op: str
     seq: int | None
@@ -64,13 +63,13 @@ class _Wait:
 
 
 class _Waits:
-    """Who has waited in what for more than a moment, in collectives and in sends and receives."""
+    """The ranks that have waited for more than a moment, and the collectives, sends and receives they wait in."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
         self.of_group: dict[int, dict[int, _Wait]] = {}
         self.kinds: dict[int, set[str]] = {}
-        """By rank: the kinds of the groups that it waits in."""
+        """The kinds of groups that each rank waits in."""
         for group in records.groups.values():
             for rank, entry in group.pending.items():
                 if entry.seq > group.finished_by_peers(rank):
@@ -85,14 +84,14 @@ class _Waits:
         if wait_s is None or wait_s >= SETTLED_S:
             mine = self.of_group.setdefault(group.id, {})
             known = mine.get(rank)
-            # Calls run ahead of the device: what a rank called first is what holds up the rest.
+            # Calls run ahead of the device: a rank's earliest call holds up the rest.
             if known is None or (created_ns or 0) < (known.created_ns or 0):
                 mine[rank] = _Wait(op, seq, wait_s, created_ns)
             self.kinds.setdefault(rank, set()).add(_kind(group))
 
 
 class _View:
-    """One group and what there is to say about it."""
+    """One group and the values of its row."""
 
     def __init__(self, records: Records, group: Group, waits: _Waits) -> None:
         self.group = group
@@ -108,7 +107,7 @@ class _View:
         self.finished = _finished(group)
         self.waiting = waits.of_group.get(group.id, {})
         self.behind: dict[str, list[int]] = {}
-        """Those who have not entered what others have, as far as known, by where they are instead."""
+        """The members known not to have entered what others have, by where they are instead."""
         for rank in ranks:
             record = records.ranks.get(rank)
             if record is None or self.furthest is None or rank in self.waiting:
@@ -128,28 +127,28 @@ class _View:
 
     @property
     def is_odd(self) -> bool:
-        """Somebody is behind and waits for nothing, or members are in different collectives."""
+        """Whether a member is behind and waits for nothing, or members are in different collectives."""
         collectives = {(wait.op, wait.seq) for wait in self.waiting.values() if wait.seq is not None}
         return _IDLE in self.behind or len(collectives) > 1
 
     @property
     def differs(self) -> bool:
-        """Not all members do the same."""
+        """Whether members do different things."""
         return self.is_odd or bool(self.behind or self.no_record)
 
     @property
     def priority(self) -> int:
-        """How much the row tells: 0 most."""
+        """How telling the row is: 0 is the most."""
         return 0 if self.is_odd else 1 if self.differs else 2 if self.waiting else 3
 
     @property
     def pattern(self) -> tuple[Any, ...]:
-        """Equal for groups that behave alike."""
+        """A key that is equal for groups that behave the same way."""
         behind = tuple(sorted(self.behind))
         return (self.kind, self.size, self.step, self.ops, behind, bool(self.no_record), self.is_odd)
 
 
-_IDLE, _UNKNOWN, _NOTHING = "waits nowhere", "not known", "with nothing pending"
+_IDLE, _UNKNOWN, _NOTHING = "not waiting", "unknown", "with nothing pending"
 
 
 def _whereabouts(group: Group, rank: int, waits: _Waits) -> str:
@@ -160,12 +159,12 @@ def _whereabouts(group: Group, rank: int, waits: _Waits) -> str:
 
 
 def _kind(group: Group) -> str:
-    """What groups of one role are called; those that nothing describes are told by their size and layout."""
+    """The description that groups of one role share; groups without one are distinguished by size and layout."""
     return "" if group.description in _NAMELESS else shown(group.description, _MOST_NAME)
 
 
 def _finished(group: Group) -> int | None:
-    """The last collective that every member with a record finished; None if one of them tells nothing."""
+    """The last collective that every member with a record finished; None if any of them does not show it."""
     numbers = []
     for position in group.positions.values():
         known = [number for number in (position.last_done, position.completed) if number is not None]
@@ -221,7 +220,7 @@ def _range(numbers: Iterable[int | None]) -> str | None:
 
 
 def _behind(same: Sequence[_View]) -> str:
-    """`471 waits nowhere; 3-7 in mesh_tp`, those who wait for nothing first."""
+    """The members behind, as `471 not waiting; 3-7 in mesh_tp`, those that wait for nothing first."""
     by_place: dict[str, list[int]] = {}
     for view in same:
         for place, ranks in view.behind.items():
@@ -231,12 +230,13 @@ def _behind(same: Sequence[_View]) -> str:
 
 
 def _waiting(same: Sequence[_View]) -> str:
-    """`3 in barrier 6; 0-2 in all_reduce 6 for 600 s`: sends to who waits nowhere, then the fewest, the exception."""
+    """The waits, as `3 in barrier 6; 0-2 in all_reduce 6 for 600 s`: transfers with a member that is not waiting come
+    first, then the fewest ranks."""
     idle = {str(rank) for view in same for rank in view.behind.get(_IDLE, ())}
     by_op: dict[tuple[str, int | None], dict[int, _Wait]] = {}
     for view in same:
         for rank, wait in view.waiting.items():
-            # Of one group each number tells; of several only what they wait in.
+            # For one group, show each number; for several, only the operations.
             key = (wait.op, wait.seq) if len(same) == 1 else (wait.op.split(" ", 1)[0], None)
             by_op.setdefault(key, {})[rank] = wait
     ordered = sorted(

@@ -1,4 +1,4 @@
-"""From when to when each recorded operation ran, as far as its record tells, and where there is room to draw it."""
+"""The interval in which each recorded operation ran, as far as its record shows, and the lane to draw it on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ddx_tools.evidence.store import Store
 _LANES_OF_TRANSFERS = 8
 _MOST_NESTED = 64
 _ONE_LOOK_NS = 1_000_000
-"""The watchdog noticed begin and end at the same look: when between the call and that look it ran, nobody knows."""
+"""If start and end are closer than this, the watchdog noticed both in the same poll: when the operation ran before that
+poll is unknown."""
 
 
 @dataclass(slots=True)
 class Interval:
-    """One operation of one rank. Times in ns, by the rank's own clock."""
+    """One operation of one rank. Times in ns, on the rank's own clock."""
 
     rank: int
     group_id: int
@@ -29,23 +30,23 @@ class Interval:
     site: int | None
     state: str | None
     is_transfer: bool
-    """A send or a receive, or the batch that holds some."""
+    """Whether it is a send, a receive, or a batch of them."""
     created_ns: int | None
     start_ns: int
     end_ns: int
     is_finished: bool
     end_is_known: bool
-    """False: it did finish, but when is not recorded; it lasted at most until the next call."""
+    """False if it finished at an unrecorded time; it lasted at most until the next call."""
     lane: int = 0
     is_alone: bool = True
-    """No other is drawn inside of it or around it."""
+    """Whether no other interval is drawn inside or around it."""
 
 
 def intervals(store: Store, ends_ns: Mapping[int, int]) -> Iterator[tuple[int, list[Interval]]]:
-    """The operations of each rank in the order of its calls; those without any time are left out.
+    """Yield the operations of each rank in call order; operations without any time are left out.
 
-    `ends_ns`: by rank, when its record was taken at the earliest; what is not finished ends there. A transfer in a
-    batch has no times of its own on most versions: those of the batch hold for it.
+    `ends_ns`: the earliest time at which each rank's record was taken; unfinished operations end there. On most
+    versions, a transfer in a batch has no times of its own and gets those of the batch.
     """
     rows = (row for batch in store.batches(_ROWS) for row in batch)
     for rank, mine in groupby(rows, key=itemgetter(0)):
@@ -55,7 +56,7 @@ def intervals(store: Store, ends_ns: Mapping[int, int]) -> Iterator[tuple[int, l
         yield rank, _arranged(_timed(listed, end_ns))
 
 
-# Views and tables of the analysis: one record a rank, and `batches`, the entries that close a batch of transfers.
+# Views and tables of the analysis: one record per rank, and `batches`, the entries that close a batch of transfers.
 _ROWS = """
 WITH closed AS (
     SELECT rank, group_id, b.seq, b.p2p_seq, record_id, n.done, n.started_ns, n.completed_ns
@@ -105,9 +106,9 @@ def _timed(rows: Sequence[tuple[Any, ...]], end_ns: int) -> Iterator[Interval]:
 
 
 def _arranged(timed: Iterator[Interval]) -> list[Interval]:
-    """Each on a lane of its group: one that is free, a new one, or the one that is free first.
+    """Assign each interval to a lane of its group: a free one, a new one, or the one that becomes free first.
 
-    Collectives of a group run one after the other: they share one lane.
+    Collectives of a group run one after the other, so they share one lane.
     """
     lanes: dict[tuple[int, bool], list[list[Interval]]] = {}
     arranged = []
@@ -124,10 +125,11 @@ def _arranged(timed: Iterator[Interval]) -> list[Interval]:
 
 
 def _draw(each: Interval, lane: list[Interval]) -> None:
-    """Put it behind or inside what the lane holds, never across. `lane`: what is open there, outermost first."""
+    """Place an interval after or inside those on the lane, never overlapping. `lane`: the open intervals, outermost
+    first."""
     each.start_ns = max(each.start_ns, lane[-1].start_ns if lane else 0)
     while lane and (lane[-1].end_ns <= each.start_ns or lane[-1].end_ns < each.end_ns):
-        # It cannot have begun before the one before it ended.
+        # It cannot have started before the previous one ended.
         each.start_ns = max(each.start_ns, lane.pop().end_ns)
     each.end_ns = max(each.end_ns, each.start_ns)
     if lane:

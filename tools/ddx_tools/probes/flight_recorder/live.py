@@ -1,8 +1,8 @@
-"""Flight records of a live job: from the rank agents of `ddx run`, and from files of NCCL's watchdog.
+"""Reads flight records of a live job: from the rank agents of `ddx run`, and from files of NCCL's watchdog.
 
 Reading the records of Gloo or NCCL needs code in the process; nothing here injects any. The agents are
-asked for metadata first, all at once. Frames cost a rank 1.4-3.6 s of a processor the first time (torch symbolises
-them), so they are asked for only where they decide something, and of as many ranks at once as there are processors.
+asked for metadata first, all at once. Frames cost a rank 1.4-3.6 s of CPU time the first time (torch symbolises them),
+so they are requested only if they decide something, and from as many ranks at once as there are CPUs.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ def read_job(host: Host, raw: Raw, job: Job, *, frames: str) -> None:
         if chosen:
             _ask(host, raw, job.run_dir, chosen, stacks=True)
         raw.searched.append(
-            f"rank agents in {job.run_dir}: {len(ranks)} ranks, frames of {len(chosen)} where they decide"
+            f"rank agents in {job.run_dir}: {len(ranks)} ranks, frames from {len(chosen)} where they decide"
         )
     _read_watchdog_files(host, raw, ranks)
 
 
 def _read_debug_server(host: Host, raw: Raw, job: Job) -> bool:
-    """Add what the job's own debug server gives, if rank 0 runs here and started one; whether there is one."""
+    """Add the records from the job's own debug server, if rank 0 runs here and started one; return whether there is
+    one."""
     address = server_of_job(job)
     if address is None:
         return False
@@ -63,7 +64,7 @@ def _read_debug_server(host: Host, raw: Raw, job: Job) -> bool:
 
 
 def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[JobProcess], *, stacks: bool) -> None:
-    """Ask ranks in parallel; one that does not answer does not stop the others."""
+    """Ask ranks in parallel; a silent rank does not stop the others."""
     request = {"op": "records", "stacks": stacks, "only_active": False}
     timeout_s = _FRAMES_S if stacks else _METADATA_S
 
@@ -81,11 +82,12 @@ def _ask(host: Host, raw: Raw, run_dir: str, ranks: list[JobProcess], *, stacks:
 
 
 def _items(reply: AgentReply, member: JobProcess, stacks: bool) -> list[RawItem]:
-    """One item for each recorder of the process (NCCL has its own). Raises HostError if they do not add up."""
+    """One item for each recorder in the process (NCCL has its own). Raises HostError if header and payload do not
+    match."""
     source = reply.source or f"agent:rank-{member.rank}{'.frames' if stacks else ''}"
     parts = record_parts(reply.header, reply.payload)
     facts: dict[str, Any] = {"origin": "agent", "header": reply.header, "only_active": False}
-    # Two recorders of one process share a file of the bundle, and not their record ids.
+    # Two recorders in one process share a bundle file, but not their record ids.
     names = {part: source if len(parts) == 1 else f"{source}:{part[:20]}" for part in parts}
     return [RawItem(DUMP, data, names[part], facts) for part, data in parts.items()]
 
@@ -96,7 +98,7 @@ def _frames_for(raw: Raw, ranks: list[JobProcess], frames: str) -> list[JobProce
     if frames == "all":
         return ranks
     with Store() as store:
-        # The rows are made again at the end; problems belong to that time.
+        # The rows are made again at the end; problems are reported then.
         store.insert(record_rows(replace(raw, problems=[])))
         decisive = ranks_whose_frames_decide(store)
     return [member for member in ranks if member.rank in decisive]
@@ -107,7 +109,7 @@ def _say_what_would_help(raw: Raw, job: Job) -> None:
     raw.missing.append(
         Missing(
             what="flight records of the live ranks (the job was not started by `ddx run`)",
-            why_it_matters="they show sizes, types, call sites and the exact collective on which ranks part; "
+            why_it_matters="they show sizes, types, call sites and the exact collective where ranks diverge; "
             "next time: ddx run -- <launch command>",
         )
     )
@@ -115,13 +117,13 @@ def _say_what_would_help(raw: Raw, job: Job) -> None:
     pipes = {member.process.env.get(_PIPE_VARIABLE) for member in job.live if member.process}
     for stem in sorted(filter(None, pipes)):
         raw.problems.append(
-            f"The NCCL ranks listen on {stem}<rank>.pipe; nothing was written there, as that starts a dump.\n"
+            f"The NCCL ranks listen on {stem}<rank>.pipe; nothing was written there, because that triggers a dump.\n"
             f"To get the records: for r in 0 1 …; do echo 1 > {stem}$r.pipe; done, then run this again."
         )
 
 
 def _read_watchdog_files(host: Host, raw: Raw, ranks: list[JobProcess]) -> None:
-    """Files that NCCL's watchdog or pipe wrote for these ranks, where environment or default puts them."""
+    """Read files that NCCL's watchdog or pipe wrote for these ranks, at the configured or default paths."""
     tried = set()
     for member in ranks:
         for path in _watchdog_paths(member):
@@ -139,7 +141,8 @@ def _read_watchdog_files(host: Host, raw: Raw, ranks: list[JobProcess]) -> None:
 
 
 def _watchdog_paths(member: JobProcess) -> list[str]:
-    """Prefix + rank; by default `/tmp/nccl_trace_rank_` (older torch) or below `~/.cache/torch`."""
+    """The possible paths of a rank's dump: prefix + rank; by default `/tmp/nccl_trace_rank_` (older torch) or below
+    `~/.cache/torch`."""
     env = member.process.env if member.process else {}
     named = [env[name] for name in _PREFIX_VARIABLES if env.get(name)]
     if named:
@@ -150,7 +153,7 @@ def _watchdog_paths(member: JobProcess) -> list[str]:
     return [f"/tmp/nccl_trace_rank_{member.rank}", f"{cache}/torch/comm_lib_trace_rank_{member.rank}"]
 
 
-# --- which ranks' frames decide something, from metadata alone: frames are dear, so most ranks are not asked
+# --- the ranks whose frames decide something, judged by metadata only, because frames are expensive
 
 _DIVERGENCES = (
     "collective.operation_mismatch",
@@ -160,20 +163,20 @@ _DIVERGENCES = (
 )
 _MAX_DEVIATING = 4
 _WITNESSES = 2
-"""Peers that did as the majority: with two of them a single deviating rank is outvoted."""
+"""The number of peers that agree with the majority: two of them outvote a single deviating rank."""
 _MAX_RANKS = 16
 
 
 def ranks_whose_frames_decide(store: Store) -> set[int]:
-    """The deviating ranks and two witnesses of each divergence; without a divergence all ranks (at most 16).
+    """Return the deviating ranks and two witnesses for each divergence; without any divergence, all ranks (at most 16).
 
-    A silent mispairing leaves the metadata in agreement: then only call sites can tell.
+    In a silent mispairing, the metadata agree: then only call sites show the difference.
     """
     records = store.derived(Records)
     divergences = [finding for finding in analyse_records(records) if finding.code in _DIVERGENCES]
     if not divergences:
         return set(sorted(records.ranks)[:_MAX_RANKS])
-    # One rank may be missing in all of its groups: the frames of one of them tell as much.
+    # A rank may be missing in all of its groups: the frames for one group are enough.
     first = {tuple(finding.ranks): finding for finding in reversed(divergences)}
     return {rank for finding in first.values() for rank in _of(records, finding)}
 

@@ -1,4 +1,4 @@
-"""The raw items of a capture of flight records, and the rows they become."""
+"""The raw items of captured flight records, and their conversion to rows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ from ddx_tools.sources.raw import Batches, Raw, RawItem
 DUMP = "dump"
 """A record. Facts: `origin`; `path` of a file; `header` of an agent; `rank`, `taken_ns`, `written_ns` if known."""
 HEADER = "header"
-"""A side-car JSON of a file's rank. Facts: `path`."""
+"""A side-car JSON file about a record. Facts: `path`."""
 
 _ROWS_AT_ONCE = 122_880
-"""A row group of DuckDB (1.5): fewer are copied once more."""
+"""The size of a DuckDB row group (1.5): smaller batches are copied again."""
 _EXCEPTION_LABEL = ".exception."
 
 
 def record_rows(raw: Raw, meanwhile: Callable[[], None] | None = None) -> Batches:
-    """Rows of all records of a capture, as they are decoded. What cannot be read becomes a line in `raw.problems`.
+    """Yield the rows of all records of a capture as they are decoded. Unreadable input becomes a line in
+    `raw.problems`.
 
-    `meanwhile`: what to do while other processes decode, where there is so much to decode.
+    `meanwhile` runs while other processes decode, if there is enough to decode.
     """
     headers = SideCars()
     for path, data in _headers(raw):
@@ -50,7 +51,8 @@ def record_rows(raw: Raw, meanwhile: Callable[[], None] | None = None) -> Batche
 
 
 def _headers(raw: Raw) -> Iterator[tuple[str, bytes]]:
-    """Path and bytes of each side-car, one after the other: of thousands of ranks they are as large as the records."""
+    """The path and bytes of each side-car, one after the other: for thousands of ranks they are as large as the
+    records."""
     for item in raw.of(HEADER):
         path = str(item.facts["path"])
         try:

@@ -1,6 +1,7 @@
-"""Flight records as a trace for ui.perfetto.dev: a process for each rank, a track for each of its process groups.
+"""Writes flight records as a trace for ui.perfetto.dev: a process per rank, with a track for each of its process
+groups.
 
-All times are on one clock, as far as the collectives themselves tell how the ranks' clocks are apart.
+All times are on one clock, as far as the collectives themselves show the ranks' clock offsets.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from ddx_tools.parsers.trace_events import arrow_end, complete, document, instan
 from ddx_tools.probes.flight_recorder.intervals import Interval, intervals
 
 _FIRST_PID = 100_000
-"""Process 0 is the idle task to Perfetto, so that rank numbers are no process ids."""
+"""The pid of rank 0: Perfetto treats process 0 as the idle task, so rank numbers cannot be pids."""
 _UNFINISHED = "⏳ "
 _RECORD = re.compile(r"^(?P<source>.*)#record_id=(?P<record>\d{1,18})$", re.S)
 _MOST_NAME = 80
 
 
 def trace_of(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
-    """The trace, in pieces of some 100 KB; what `findings` blame is marked in it."""
+    """Yield the trace in pieces of about 100 KB; the ranks and operations that `findings` blame are marked in it."""
     records = store.derived(Records)
     about = {"made_by": "ddx flight-recorder --perfetto", "ranks": rank_spans(records.ranks)}
-    about["clock"] = "seconds taken off a rank's clock: " + str(
+    about["clock"] = "seconds subtracted from each rank's clock: " + str(
         {rank: round(offset, 3) for rank, offset in list(records.clock_offsets_s.items())[:64]}
     )
     return document(_Trace(store, records, findings).events(), about)
@@ -61,7 +62,7 @@ class _Trace:
         self._last_ns = 0
 
     def events(self) -> Iterator[str]:
-        """Everything, rank by rank."""
+        """Yield all events, rank by rank."""
         for rank, mine in intervals(self._store, self._ends_ns):
             yield from self._rank(rank, mine)
         for rank in sorted(self._marks.of_rank.keys() - self._records.ranks.keys()):
@@ -91,7 +92,7 @@ class _Trace:
         yield from self._rank_marks(rank, end_ns, {id(found) for _, _, found in marked})
 
     def _arrow(self, each: Interval, tid: int, start_ns: int, stop_ns: int) -> Iterator[str]:
-        """Out of the begin of a send, into the last moment of its receive."""
+        """An arrow from the start of a send to the end of its receive."""
         found = self._arrows.number(each) if each.is_transfer else None
         if found is not None and each.is_finished and each.is_alone and stop_ns > start_ns:
             number, is_start = found
@@ -99,7 +100,7 @@ class _Trace:
             yield arrow_end(_FIRST_PID + each.rank, tid, at_ns, number, is_start=is_start)
 
     def _marked(self, rank: int, track: str, order: int, marks: Sequence[tuple[int, Finding, str]]) -> Iterator[str]:
-        """Findings on a track of their own: when, which, and what more is reported about each."""
+        """Findings on a separate track, each with its time, finding and details."""
         tid = self._new_tid() if marks else 0
         yield from thread_name(_FIRST_PID + rank, tid, track, order) if marks else ()
         for at_ns, found, more in marks:
@@ -107,7 +108,7 @@ class _Trace:
             yield instant(_FIRST_PID + rank, tid, at_ns, found.code, "finding", args)
 
     def _rank_marks(self, rank: int, at_ns: int, shown: set[int]) -> Iterator[str]:
-        """What is found about the rank and no single operation of it, at the end of its record."""
+        """Findings about the rank as a whole, at the end of its record."""
         rest = [(at_ns, found, "") for found in self._marks.of_rank.get(rank, ()) if id(found) not in shown]
         yield from self._marked(rank, "findings: rank", 10_001, rest)
 
@@ -120,7 +121,7 @@ class _Trace:
 
 
 class _Marks:
-    """Whom and what the findings blame."""
+    """The ranks and operations that the findings blame."""
 
     def __init__(self, store: Store, findings: Sequence[Finding]) -> None:
         self.of_rank: dict[int, list[Finding]] = {}
@@ -134,17 +135,17 @@ class _Marks:
             for evidence in finding.evidence:
                 place = _RECORD.match(evidence.source)
                 whose = ranks.get(place["source"]) if place else None
-                # Evidence also names peers, to hold them against whom a finding is about.
+                # Evidence also names peers, for comparison with the ranks that a finding is about.
                 if place and whose in finding.ranks:
                     self._of_record.setdefault((whose, int(place["record"])), []).append(finding)
 
     def of(self, rank: int, record_id: int | None) -> Sequence[Finding]:
-        """The findings about one operation."""
+        """Return the findings about one operation."""
         return () if record_id is None else self._of_record.get((rank, record_id), ())
 
 
 class _Texts:
-    """Names and arguments, made once for all operations that share them: escaping costs more than all the rest."""
+    """Names and arguments, built once for all operations that share them: escaping costs more than everything else."""
 
     def __init__(self, store: Store, records: Records) -> None:
         self._calls = {row["call"]: row for row in store.query("SELECT * FROM fr_calls")}
@@ -157,14 +158,14 @@ class _Texts:
         self._quoted = cache(quoted)
 
     def track(self, each: Interval) -> str:
-        """`mesh_tp (97: ranks 0-7)`, and which lane of its transfers."""
+        """Return a track name like `mesh_tp (97: ranks 0-7)`, with the lane for transfers."""
         group = self._groups[each.group_id]
         described = group.description if group.description not in ("", "undefined") else "group"
         name = f"{described[:_MOST_NAME]} ({group.name[:_MOST_NAME]}: ranks {rank_spans(group.ranks())})"
         return name + (f" p2p {each.lane + 1}" if each.is_transfer else "")
 
     def slice(self, each: Interval) -> tuple[str, str, str]:
-        """(name, category, args) of an operation, as JSON."""
+        """Return (name, category, args) of an operation, as JSON."""
         group_args, category = self._of_group(each.group_id)
         args = f'{_number("seq", each.seq)}{_number("p2p_seq", each.p2p_seq or None)}"record_id":{each.record_id or 0}'
         args += f',{group_args},{self._of_call(each.call)}"state":{self._quoted(each.state or "")}'
@@ -209,13 +210,13 @@ def _place(row: dict[str, Any]) -> str:
     return quoted(place.short())
 
 
-# --- which send belongs to which receive, for arrows between them
-# The ends of one direction are counted on both sides, from the first one on. So there are arrows only between ranks
-# whose records hold everything from the beginning: a ring buffer that has wrapped forgets how many there were.
+# --- matching sends with receives, for arrows between them
+# Both sides count the sends and receives of one direction from the first one. So there are arrows only between ranks
+# whose records are complete from the beginning: a wrapped ring buffer loses the count.
 
 
 class Arrows:
-    """Numbers of arrows, which both their ends find independently."""
+    """Numbers for arrows, which both ends compute independently."""
 
     def __init__(self, records: Records) -> None:
         self._groups = records.groups
@@ -236,11 +237,12 @@ class Arrows:
                 number += self._count[direction]
 
     def ends(self, group_id: int, call: int) -> tuple[int, int] | None:
-        """Global ranks of source and target of a call; None if it is no transfer or the record does not say."""
+        """Return the global source and target rank of a call; None if it is not a transfer or the record does not
+        say."""
         return ends_of(self._groups[group_id].members, self._peers.get(call))
 
     def number(self, each: Interval) -> tuple[int, bool] | None:
-        """The arrow at an operation, and whether it begins there. To be asked in the order of each rank's calls."""
+        """Return the arrow at an operation, and whether it starts there. Call it in each rank's call order."""
         ends = self.ends(each.group_id, each.call)
         if ends is None or ends[0] == ends[1]:
             return None
@@ -254,7 +256,7 @@ class Arrows:
         return (self._first[direction] + place, each.rank == ends[0]) if place < self._count[direction] else None
 
     def _directions(self, records: Records) -> dict[tuple[int, int, int], dict[int, int]]:
-        """{(group, source, target): {rank: how many ends it recorded}}."""
+        """{(group, source, target): {rank: its number of recorded ends}}."""
         found: dict[tuple[int, int, int], dict[int, int]] = {}
         for row in records.query(
             "SELECT group_id, call, rank, count(*) AS times FROM recorded_numbers "

@@ -1,4 +1,4 @@
-"""Probe `flight_recorder`: what every rank recorded of its collectives, and where the records part."""
+"""Probe `flight_recorder`: every rank's record of its collectives, and where the records diverge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FlightRecorderArgs(ProbeArgs):
 
     endpoint: list[str] = Field(
         default_factory=list,
-        description="RANK=URL of a worker server of torch.distributed.debug, once for each rank.",
+        description="RANK=URL of a torch.distributed.debug worker server, once for each rank.",
     )
     debug_server: str | None = Field(
         None,
@@ -29,17 +29,19 @@ class FlightRecorderArgs(ProbeArgs):
     )
     rank_pattern: str | None = Field(
         None,
-        description="Regular expression that finds the rank in the names of files: one group around its digits, or "
-        "groups named rank and host. With a slash in it, it sees the whole path.",
+        description="Regular expression that finds the rank in file names: one group around its digits, or groups "
+        "named rank and host. If it contains a slash, it is matched against the whole path.",
     )
     frames: Literal["auto", "all", "none"] = Field(
         "auto",
-        description="Ask live ranks for call sites: where they decide, all, or none (frames cost seconds).",
+        description="Live ranks to ask for call sites: auto (where they decide something), all, or none. Frames cost "
+        "seconds.",
     )
 
 
 def capture(host: Host, args: FlightRecorderArgs) -> Raw:
-    """Read files and directories of the target, named endpoints, or else the ranks of the live job."""
+    """Capture the records in files and directories of the target, from named endpoints, or from the live job's
+    ranks."""
     from ddx_tools.parsers.flight_records.fr_origin import RankPattern
     from ddx_tools.probes.flight_recorder.files import read_paths
     from ddx_tools.probes.flight_recorder.material import DUMP
@@ -47,7 +49,7 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
     raw = Raw(host.name)
     if args.paths:
         if args.rank_pattern is not None:
-            RankPattern.parse(args.rank_pattern)  # refuses what is none
+            RankPattern.parse(args.rank_pattern)  # rejects an invalid pattern
         read_paths(host, raw, args.paths, args.rank_pattern)
     if args.endpoint:
         from ddx_tools.probes.flight_recorder.endpoints import read_endpoints
@@ -68,19 +70,19 @@ def capture(host: Host, args: FlightRecorderArgs) -> Raw:
 
 
 def parse(raw: Raw) -> Batches:
-    """Rows of all records, as they are decoded."""
+    """Yield the rows of all records as they are decoded."""
     from ddx_tools.probes.flight_recorder.material import record_rows
 
     return record_rows(raw, meanwhile=_get_ready)
 
 
 def _get_ready() -> None:
-    """Import and load what comes after the rows: it takes as long as reading dozens of records."""
+    """Import and load what the later steps need: it takes as long as reading dozens of records."""
     from ddx_tools.diagnosis.playbook import load_playbooks
 
     for module in ("analysis.collectives.records.analyse", "probes.flight_recorder.group_table"):
         import_module(f"ddx_tools.{module}")
-    with suppress(DdxError):  # who asks for the pages next is told
+    with suppress(DdxError):  # the next use of the playbooks reports it
         load_playbooks()
 
 
@@ -88,8 +90,8 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
     id="flight_recorder",
     title="Flight records",
     description="Which rank an NCCL timeout or a hanging collective waits for: compares what every rank recorded "
-    "(PyTorch flight recorder, Gloo or NCCL): who never entered, where operations, sizes, data types or call sites "
-    "differ, and which rank all waiting leads to. Reads live jobs of `ddx run`, dump files, directories and "
+    "(PyTorch flight recorder, Gloo or NCCL): which rank never entered, where operations, sizes, data types or call "
+    "sites differ, and which rank all waiting leads to. Reads live jobs under `ddx run`, dump files, directories and "
     "archives of them (nccl_trace_rank_*, comm_lib_trace_rank_*, JSON, gzip, zstd, tar, zip), and endpoints and pages "
     "of torch.distributed.debug.",
     args=FlightRecorderArgs,
@@ -100,11 +102,11 @@ PROBE: Probe[FlightRecorderArgs] = Probe(
     most_rows=40,
     rest="every operation of every group is in the trace that --perfetto writes",
     examples={
-        "dumps/": "a directory of nccl_trace_rank_*, comm_lib_trace_rank_*, *.pkl, *.json, whatever else lies there",
-        "dumps.tar.gz more.zip rank7.pkl.zst": "archives, compressed files and files, in any mixture",
+        "dumps/": "a directory with nccl_trace_rank_*, comm_lib_trace_rank_*, *.pkl, *.json; other files are ignored",
+        "dumps.tar.gz more.zip rank7.pkl.zst": "archives, compressed files and plain files, in any mixture",
         "dumps/ --rank-pattern 'host(\\d+)'": "file names that hide the rank",
         "--endpoint 0=http://node0:40000 --endpoint 1=http://node1:40000": "servers of torch.distributed.debug",
-        "4242 --perfetto trace.json.gz": "a live job that `ddx run` started; and everything on a time line",
+        "4242 --perfetto trace.json.gz": "a live job that `ddx run` started, also written as a timeline",
     },
     kinds=("dump", "header", "pickle", "empty", "table"),
     about_files=frozenset({"rank_pattern"}),

@@ -1,4 +1,4 @@
-"""JSON files beside dumps that say what a dump does not hold: rank, host, time, members of groups."""
+"""Reads JSON files beside dumps for what the dumps lack: rank, host, time, group members."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from ddx_tools.parsers.flight_records.fr_origin import DumpOrigin, GroupMembers,
 from ddx_tools.sources.kinds import plain_name
 
 _MOST_MEMBERS = 16 << 20
-"""Ranks in all distinct groups together. A mesh of 100,000 ranks in four dimensions has half a million."""
+"""The maximum number of members in all distinct groups. A mesh of 100,000 ranks in four dimensions has half a
+million."""
 
 
 class SideCars:
-    """What the headers of dumps say, found by the name of the dump.
+    """The headers of dumps, looked up by the dump's name.
 
-    Headers of thousands of ranks list the same groups of thousands of members: each group is kept once.
+    The headers of thousands of ranks list the same groups with thousands of members, so each group is kept once.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class SideCars:
         self._members = 0
 
     def add(self, path: str, data: bytes) -> str | None:
-        """Take a side-car in; what is wrong with it, if anything is."""
+        """Add a side-car; return what is wrong with it, if anything."""
         try:
             header = json.loads(data)
         except (ValueError, RecursionError):
@@ -41,10 +42,11 @@ class SideCars:
                 self._by_file[f"{folder}/{part['file']}"] = said
         self._by_stem[f"{folder}/{name.removesuffix('.json').removesuffix('.header')}"] = said
         lost = len(read.groups) - len(said.groups)
-        return f"{lost} groups were left out: all headers together list more members than are kept" if lost else None
+        return f"{lost} groups were left out: the headers list more members than the limit" if lost else None
 
     def of(self, path: str) -> DumpOrigin | None:
-        """What is said of a dump: a header names the file, or its own name begins like the file's, up to a dot."""
+        """Return the origin of a dump, from a header that names its file, or whose own name matches the file's up to a
+        dot."""
         path = plain_name(path)
         if said := self._by_file.get(path):
             return said

@@ -1,7 +1,7 @@
-"""The tables of the evidence store out of decoded flight records.
+"""Turns decoded flight records into tables of the evidence store.
 
-Groups, calls and call paths are named by a hash of their content, so that whoever reads a dump, in whatever
-process and order, gives them the same identity, and rows of many readers can be put together as they are.
+Groups, calls and call paths are named by a hash of their content, so that every reader, in any process and order, gives
+them the same identity, and rows from many readers can be merged unchanged.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _NOT_RECORDED = GroupStatus(None, None, None)
 
 
 def identity(*parts: object) -> int:
-    """A 63-bit number that stands for some values, the same in every process."""
-    # repr, since what the parts hold may look like what stands between them.
+    """Return a 63-bit hash of the values, the same in every process."""
+    # repr, because the parts may contain the separator.
     digest = hashlib.blake2b(repr(parts).encode("utf-8", "replace"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -35,10 +35,10 @@ _MOST_MEMBERS_CACHED = 16_384
 
 
 def group_key(name: str, description: str, members: tuple[int, ...] | None) -> str:
-    """Identity of a process group across ranks: its name and its members.
+    """Return the identity of a process group across ranks: its name and members.
 
-    The name alone is not enough (every rank of a mesh may call its own group `1`), and pg_id is a counter of
-    the process. Where the members are unknown, name and description must do; `members` is NULL then.
+    The name by itself is not enough (every rank of a mesh may call its own group `1`), and pg_id is a counter of the
+    process. If the members are unknown, name and description must suffice; then `members` is NULL.
     """
     if members is None:
         return f"{name} {description}".strip()
@@ -48,16 +48,17 @@ def group_key(name: str, description: str, members: tuple[int, ...] | None) -> s
 
 @lru_cache(256)
 def _known_spans(members: tuple[int, ...]) -> str:
-    """`0-3`, `0,2,4`, `3,1`: group order matters. Every rank of a job brings its groups again.
+    """The members as text: `0-3`, `0,2,4`, `3,1`; group order matters. Cached, because every rank of a job repeats its
+    groups.
 
-    What is kept has to be bounded, as what dumps say is not.
+    The cache is bounded because the contents of dumps are not.
     """
     return ",".join(runs(members))
 
 
 @dataclass
 class RecordTables:
-    """What some dumps hold, ready for the store: entries in columns, all else as rows."""
+    """The contents of some dumps, ready for the store: entries as columns, everything else as rows."""
 
     entries: EntryRows = field(default_factory=EntryRows)
     dumps: list[dict[str, Any]] = field(default_factory=list)
@@ -65,10 +66,10 @@ class RecordTables:
     groups: dict[int, dict[str, Any]] = field(default_factory=dict)
     calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     sites: dict[int, tuple[Frame, ...]] = field(default_factory=dict)
-    """A stack for each call path."""
+    """The stack of each call path."""
 
     def add(self, dump: FrDump, origin: DumpOrigin) -> None:
-        """Add one dump."""
+        """Add the groups and entries of one dump."""
         mine = identity(origin.host, origin.source)
         groups = _groups(dump, origin)
         memberships = self._add_groups(dump, groups, mine)
@@ -76,8 +77,8 @@ class RecordTables:
         self.dumps.append(_dump_row(dump, origin, mine, groups))
 
     def batches(self) -> Iterator[tuple[str, Any]]:
-        """The tables for `Store.insert`."""
-        # Not for the processes that decode, which start often.
+        """Yield the tables for `Store.insert`."""
+        # Not imported in the decoding processes, which start often.
         from ddx_tools.evidence.schema import arrow_table
 
         yield from self.entry_batches()
@@ -88,12 +89,12 @@ class RecordTables:
                 yield table, arrow_table(table, list(rows))
 
     def entry_batches(self) -> Iterator[tuple[str, Any]]:
-        """The entries alone, which are many."""
+        """Yield only the entries, in batches."""
         if len(self.entries):
             yield "fr_entries", self.entries.table()
 
     def add_all(self, other: RecordTables) -> None:
-        """Add what other tables hold."""
+        """Append the contents of other tables."""
         self.entries.add_all(other.entries)
         self.dumps += other.dumps
         self.memberships |= other.memberships
@@ -102,7 +103,7 @@ class RecordTables:
         self.sites |= other.sites
 
     def _add_groups(self, dump: FrDump, groups: list[GroupMembers], mine: int) -> list[tuple[int, int | None]]:
-        """(membership, last completed) of each group name of the entries; all groups of the rank are added."""
+        """Add all groups of the rank; return (membership, last completed) for each group name in the entries."""
         keys: dict[tuple[str, str], int] = {}
         for group in groups:
             key = group_key(group.name, group.description, group.ranks)
@@ -126,7 +127,7 @@ class RecordTables:
     def _membership(self, mine: int, group_id: int, pg_id: str | None, status: GroupStatus) -> int:
         number = identity(mine, group_id, pg_id)
         row = {"membership": number, "dump": mine, "group_id": group_id, "pg_id": pg_id, **asdict(status)}
-        # Entries can name one group in two ways, as by two descriptions.
+        # Entries can name one group in two ways, for example with two descriptions.
         self.memberships.setdefault(number, row)
         return number
 
@@ -137,9 +138,9 @@ class RecordTables:
         for kind in columns.kinds:
             membership, last_completed = memberships[kind.group]
             progress = columns.progresses[kind.progress]
-            # What the counter counts is a collective, unless the group mixes them with transfers.
+            # The counter counts collectives, unless the group mixes them with transfers.
             counted = not columns.calls[kind.call].is_p2p and kind.group not in mixed
-            # Gloo's `retired` lags behind the counter of what completed.
+            # Gloo's `retired` lags behind the counter of completed collectives.
             finished = progress.retired or progress.state == "completed"
             kinds.append(
                 EntryKind(membership, calls[kind.call], progress.state, finished, last_completed if counted else None)
@@ -158,7 +159,7 @@ class RecordTables:
         return site
 
 
-# Every rank of a job brings the same calls and call paths again.
+# Every rank of a job repeats the same calls and call paths.
 
 
 @lru_cache(16_384)
@@ -174,7 +175,7 @@ def _site_of(frames: tuple[Frame, ...]) -> int | None:
 
 
 def _groups_with_p2p(columns: EntryColumns) -> set[int]:
-    """The groups whose `pg_status` counts point-to-point operations too: it mixes two kinds of numbers then."""
+    """The groups whose `pg_status` also counts point-to-point operations and so mixes two kinds of numbers."""
     numbers = columns.numbers["p2p_seq"]
     if max(numbers, default=0) <= 0:
         return set()
@@ -202,7 +203,7 @@ def _dump_row(dump: FrDump, origin: DumpOrigin, mine: int, groups: list[GroupMem
 
 
 def _groups(dump: FrDump, origin: DumpOrigin) -> list[GroupMembers]:
-    """The rank's groups, each once: what the header says, else `pg_config`, else what the entries name."""
+    """The rank's groups, each once: from the header, else from `pg_config`, else from the entries."""
     found: dict[tuple[str, str], GroupMembers] = {(group.name, group.description): group for group in origin.groups}
     listed = {config.name: config for config in dump.config}
     named = {(group.name, group.description) for group in dump.entries.groups}
@@ -217,9 +218,9 @@ def _groups(dump: FrDump, origin: DumpOrigin) -> list[GroupMembers]:
 
 
 def _gloo_default(dump: FrDump, description: str) -> tuple[int, ...] | None:
-    """The members of the default group as Gloo has them.
+    """The members of Gloo's default group.
 
-    Its `pg_config` holds one nameless group, the last one made, and lists ranks only while that is the default.
+    Gloo's `pg_config` holds one unnamed group, the last one created, and lists ranks only if that is the default group.
     """
     if description == "default_pg" and len(dump.config) == 1 and dump.config[0].name == "":
         return dump.config[0].ranks

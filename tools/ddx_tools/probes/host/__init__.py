@@ -1,1 +1,1 @@
-"""Probe `host`: a live look at a machine or texts about one, as rows of `host_facts` and findings."""
+"""Probe `host`: a live capture of a machine, or texts about one, as rows of `host_facts` and findings."""

@@ -1,4 +1,4 @@
-"""One read-only look at the machine that a job runs on: what is asked, in which order."""
+"""Captures the machine that a job runs on, read-only: the queries and their order."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _NETWORK = re.compile(r"^(?P<device>/sys/bus/pci/devices/.{1,40})/class:0x(?:020
 
 
 def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
-    """Look at this machine: for the ranks of the job on it, or for these processes and their job.
+    """Capture this machine, for the ranks of the job on it, or for the given processes and their job.
 
     Counters are read twice, `interval_s` apart; 0 reads them once.
     """
     asking = HostQueries(host)
     jobs = _jobs(asking, pids)
     subjects = _subjects(jobs, pids)
-    # A launcher that waits for those of other hosts has no rank yet, and a connection that tells why.
+    # A launcher that waits for other hosts has no rank yet, but its connection shows why it waits.
     connected = bool(jobs or subjects)
     cgroups, other_net = _process_files(asking, subjects)
     devices = _rdma_ports(asking)
@@ -64,7 +64,7 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
         host.pause(interval_s)
         _counters(asking, cgroups, devices, connected=connected, first=False)
     for pid in other_net:
-        words = f"runs in another network namespace: `nsenter -t {pid} -n ddx host {pid}` looks from there"
+        words = f"runs in another network namespace: `nsenter -t {pid} -n ddx host {pid}` captures it from inside"
         asking.unavailable(f"network of process {pid}", words)
     if asking.not_recorded and all(item.kind == PROCESSES for item in asking.raw.items):
         raise asking.not_recorded
@@ -75,7 +75,7 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
 
 
 def _jobs(asking: HostQueries, pids: Sequence[int]) -> list[Job]:
-    """The jobs that are meant, as the table of processes tells."""
+    """The jobs in question, according to the process table."""
     reply = asking.ask("processes", asking.host.processes, PROCESSES)
     if reply is None:
         return []
@@ -87,13 +87,13 @@ def _jobs(asking: HostQueries, pids: Sequence[int]) -> list[Job]:
 
 
 def _subjects(jobs: Sequence[Job], pids: Sequence[int]) -> list[int]:
-    """The processes whose limits matter: the ranks of the jobs that are meant, else the pids themselves."""
+    """The processes whose limits matter: the ranks of the jobs in question, else the pids themselves."""
     ranks = [member.pid for job in jobs for member in job.live if member.pid]
     return list(dict.fromkeys([*ranks, *(pid for pid in pids if not jobs)]))[:_MOST_RANKS]
 
 
 def jobs_meant(jobs: Sequence[Job], pids: Sequence[int]) -> list[Job]:
-    """The jobs of these processes; without one, all that run here."""
+    """Return the jobs that these processes belong to; without pids, all jobs that run here."""
     return [job for job in jobs if not pids or any(map(job.is_named_by, pids))]
 
 
@@ -101,7 +101,7 @@ def jobs_meant(jobs: Sequence[Job], pids: Sequence[int]) -> list[Job]:
 
 
 def _process_files(asking: HostQueries, subjects: Sequence[int]) -> tuple[list[str], list[int]]:
-    """Limits and namespaces; the directories of the cgroups, and the processes that see another network."""
+    """Query limits and namespaces; return the cgroup directories, and the pids in another network namespace."""
     names = [str(pid) for pid in subjects] or ["self"]
     paths = [f"/proc/{name}/{file}" for name in dict.fromkeys([*names, "self"]) for file in _OF_PROCESS]
     asking.files("limits", [*paths, "/proc/sys/kernel/yama/ptrace_scope"])
@@ -110,13 +110,13 @@ def _process_files(asking: HostQueries, subjects: Sequence[int]) -> tuple[list[s
     namespaces = asking.run("namespaces", "stat", "-c", "%N", *dict.fromkeys(links))
     elsewhere = _elsewhere(namespaces.data.decode("utf-8", "replace")) if namespaces else {}
     own_shm = [f"/proc/{pid}/root/dev/shm" for pid in elsewhere.get("mnt", [])]
-    # In a job that runs in a container, that container's /dev/shm counts and not that of the host.
+    # If the job runs in a container, the container's /dev/shm counts, not the host's.
     asking.run("file systems", "env", "LC_ALL=C", "stat", "-f", *(own_shm or ["/dev/shm"]), "/tmp")
     return cgroup_directories(groups.data.decode("utf-8", "replace") if groups else ""), elsewhere.get("net", [])
 
 
 def _elsewhere(text: str) -> dict[str, list[int]]:
-    """By kind of namespace: one process for each that is not our own."""
+    """One pid for each namespace other than our own, by kind of namespace."""
     found = {(item["kind"], item["pid"]): item["id"] for item in _NAMESPACE.finditer(text)}
     there: dict[tuple[str, str], int] = {}
     for (kind, pid), id_ in found.items():
@@ -126,9 +126,9 @@ def _elsewhere(text: str) -> dict[str, list[int]]:
 
 
 def cgroup_directories(text: str) -> list[str]:
-    """Where the files of these cgroups and of those above them are: a limit of any of them holds.
+    """Return the directories of these cgroups and of their parents: a limit in any of them applies.
 
-    `text` is /proc/PID/cgroup as grep -H prints it. Inside a container the path may not be there; its root is.
+    `text` is /proc/PID/cgroup as grep -H prints it. Inside a container, the path may be missing, but its root exists.
     """
     found: dict[str, None] = {}
     for line in _CGROUP.finditer(text):
@@ -158,7 +158,7 @@ def _cgroup_files(directories: Sequence[str], *, counters: bool) -> list[str]:
 def _counters(
     asking: HostQueries, cgroups: Sequence[str], ports: Sequence[str], *, connected: bool, first: bool
 ) -> None:
-    """What counts up, in both samples; what does not, in the first."""
+    """Query counters in both samples, and fixed values only in the first."""
     asking.files("cgroups", _cgroup_files(cgroups, counters=not first))
     asking.ask("interfaces", asking.host.interfaces, INTERFACES)
     asking.ask("TCP counters", lambda: asking.host.read("/proc/net/snmp"))
@@ -184,17 +184,17 @@ def _rdma_ports(asking: HostQueries) -> list[str]:
 
 
 def _kernel_log(asking: HostQueries) -> None:
-    """dmesg, or the journal where the kernel's buffer is not for everybody."""
+    """Query dmesg, or the journal if the kernel's buffer is restricted."""
     journal = ["journalctl", "-k", "-b", "-o", "short-monotonic", "--no-pager", "-q"]
     for argv in (["dmesg"], journal):
         if asking.ask("kernel log", partial(_printed, asking.host, argv), absent=False):
             return
     if not asking.not_recorded:
-        asking.unavailable("kernel log", "this user may not read it, by dmesg or journalctl -k: sudo ddx host")
+        asking.unavailable("kernel log", "this user may read neither dmesg nor journalctl -k: run sudo ddx host")
 
 
 def _printed(host: Host, argv: Sequence[str]) -> Reply:
-    """What a command prints; nothing at all is no answer."""
+    """The output of a command; empty output counts as no answer."""
     reply = host.run(argv, timeout_s=5.0, max_bytes=_KERNEL_LOG_BYTES)
     if not reply.data:
         raise NotPermitted(f"{argv[0]} prints nothing", "")
@@ -202,10 +202,10 @@ def _printed(host: Host, argv: Sequence[str]) -> Reply:
 
 
 def _names(asking: HostQueries, jobs: Sequence[Job]) -> None:
-    """What the host's own name means to those who ask the resolver, as Gloo does, and that of the meeting point."""
+    """Query what the host's own name and the master's name resolve to, the way Gloo looks them up."""
     asking.ask("default route", lambda: asking.host.read("/proc/net/route"))
     try:
-        # The kernel sets memory aside for as much as one asks of a file of /proc/sys.
+        # For a file in /proc/sys, the kernel allocates as much memory as the read asks for.
         reply = asking.host.read("/proc/sys/kernel/hostname", max_bytes=_NAME_BYTES)
     except HostError:
         return
@@ -213,7 +213,7 @@ def _names(asking: HostQueries, jobs: Sequence[Job]) -> None:
     if asking.ask("host name", lambda: asking.host.run(["getent", "ahosts", name], timeout_s=3.0), NAMES):
         asking.raw.items[-1].facts["name"] = name
     for peer in dict.fromkeys(_met_at(jobs)):
-        # Where the others meet on this very host, its name may well mean loopback here.
+        # If the master is this very host, its name may resolve to loopback here.
         if _first_label(peer) != _first_label(name):
             question = partial(asking.host.run, ["getent", "ahosts", peer], timeout_s=3.0)
             if asking.ask("name of the meeting point", question, NAMES):
@@ -221,7 +221,7 @@ def _names(asking: HostQueries, jobs: Sequence[Job]) -> None:
 
 
 def _met_at(jobs: Sequence[Job]) -> Iterator[str]:
-    """The names, not the addresses, of the hosts where launchers of several hosts meet."""
+    """The host names, not addresses, in the rendezvous endpoints of multi-host launchers."""
     members = (member for job in jobs for member in job.members)
     for process in (member.process for member in members if member.role == "launcher"):
         meeting = meeting_of(process.words, process.env) if process else None
@@ -235,7 +235,7 @@ def _first_label(name: str) -> str:
 
 
 def _pci(asking: HostQueries) -> None:
-    """Accelerators and network devices, the width of their links, and what ACS and the IOMMU do to peer traffic."""
+    """Query accelerators and network devices, their link widths, and how ACS and the IOMMU treat peer traffic."""
     devices = asking.glob("/sys/bus/pci/devices/*", "PCI", "no devices in /sys/bus/pci")
     classes = asking.files("PCI", [f"{device}/class" for device in devices])
     text = classes.data.decode("ascii", "replace") if classes else ""
@@ -255,7 +255,7 @@ def _gpus(asking: HostQueries) -> None:
         asking.run("fabric manager", "nv-fabricmanager", "--version")
 
 
-# --- asking a live machine: every answer is kept, and what is not there is said to be not there
+# --- queries to a live machine: every answer is kept, and every missing answer is recorded
 
 ANSWER = "answer"
 UNAVAILABLE = "unavailable"
@@ -264,7 +264,7 @@ _FILES_PER_QUESTION = 1_000
 
 
 class HostQueries:
-    """One capture of one machine."""
+    """The queries of one capture of a machine, and the raw material they fill."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -272,7 +272,7 @@ class HostQueries:
         self.not_recorded: NotRecorded | None = None
 
     def ask(self, what: str, question: Callable[[], Reply], kind: str = ANSWER, *, absent: bool = True) -> Reply | None:
-        """Keep the answer; None if there is none, and with `absent` a word in its place."""
+        """Ask a question and keep the answer; None if there is none, which is recorded if `absent` is set."""
         try:
             reply = question()
         except NotRecorded as error:
@@ -286,16 +286,16 @@ class HostQueries:
         return reply
 
     def run(self, what: str, *argv: str, timeout_s: float = 5.0) -> Reply | None:
-        """Ask a command. What it prints before it fails is kept, too."""
+        """Run a command and keep its output, including what it prints before it fails."""
         return self.ask(what, lambda: self.host.run(argv, timeout_s=timeout_s))
 
     def files(self, what: str, paths: Sequence[str], *, below: bool = False) -> Reply | None:
-        """Ask for many small files at once, `path:line`; those that are not there or cannot be read are left out."""
+        """Read many small files at once, as `path:line`; missing and unreadable files are left out."""
         how = "-rsH" if below else "-sH"
         return self.run(what, "grep", how, "", *paths[:_FILES_PER_QUESTION]) if paths else None
 
     def glob(self, pattern: str, what: str, without: str) -> list[str]:
-        """Paths that match; with none of them, the word `without` in their place."""
+        """Return the matching paths; if there are none, record `without` as the reason."""
         try:
             found = self.host.glob(pattern)
         except NotRecorded as error:
@@ -306,23 +306,23 @@ class HostQueries:
         return found
 
     def unavailable(self, what: str, why: str) -> None:
-        """Note that this machine, or this user, has no answer: that is neither well nor ill."""
+        """Record that this machine, or this user, has no answer: that is neither good nor bad."""
         self.raw.items.append(RawItem(UNAVAILABLE, b"", "", {"what": what, "why": why}))
 
 
-# --- files with texts of machines: told by their content, all others left alone; and the rows of what they say
+# --- files with texts about machines, recognised by content; all other files are ignored
 
 TEXT = "host_text"
 _HEAD_BYTES = 64 << 10
-"""The beginning of a long file tells whether it is a text of a machine: job logs lie beside, gigabytes of them."""
+"""How much of a long file decides whether it is a text about a machine: gigabytes of job logs may lie beside it."""
 _PART_BYTES = 8 << 20
 _ALL_BYTES = 64 << 20
-"""Of all long texts together; of those that come later, only the beginnings are read."""
+"""How much is read of all long texts together; of any further ones, only the beginning."""
 _WHY = "What it says about the machine is unknown."
 
 
 def read_files(host: Host, paths: Sequence[str]) -> Raw:
-    """Keep the files that hold a text of a machine."""
+    """Capture the files that contain a text about a machine."""
     raw = Raw(host.name)
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
@@ -332,40 +332,40 @@ def read_files(host: Host, paths: Sequence[str]) -> Raw:
             left -= _take(raw, taken, material, left)
         except HostError as error:
             raw.failed(shown(material.path), error, _WHY)
-    raw.searched.append(f"{len(taken.materials)} files: {len(raw.of(TEXT))} texts of machines")
+    raw.searched.append(f"{len(taken.materials)} files: {len(raw.of(TEXT))} texts about machines")
     if not raw.items:
         raw.status = ProbeStatus.NO_DATA
     return raw
 
 
 def _take(raw: Raw, taken: Intake, text: Material, left: int) -> int:
-    """Keep a file, if it has to say something; returns how many bytes of it. Raises HostError."""
+    """Keep a file if it contains facts; return how many bytes were kept. Raises HostError."""
     head, tail = text.head, b""
     if text.cut or len(head) > _HEAD_BYTES:
         if not goes_on(head[:_HEAD_BYTES]):
             return 0
         if left <= 0:
             head = head[:_HEAD_BYTES]
-            problem = f"only its first {_HEAD_BYTES >> 10} KiB were read; name it alone for more."
+            problem = f"only its first {_HEAD_BYTES >> 10} KiB were read; name only this file to read more."
             raw.problems.append(f"{shown(text.path)}: {problem}")
         elif text.cut and (head := taken.beginning(text, 2 * _PART_BYTES)) and len(head) == 2 * _PART_BYTES:
             head, tail = head[:_PART_BYTES], taken.end(text, _PART_BYTES)
             raw.problems.append(f"{shown(text.path)}: only its first and last {_PART_BYTES >> 20} MiB were read.")
     for part, data in (("head", head), ("tail", tail)):
-        # A long text with the marks of one is not read twice to find out that it says nothing.
+        # A long text that looks like one is not read twice to find out that it contains no facts.
         if data and (tail or says_something(data)):
             raw.items.append(RawItem(TEXT, data, text.source, {"path": text.name, "part": part}))
     return len(head) + len(tail) if len(head) > _HEAD_BYTES else 0
 
 
 def text_rows(raw: Raw) -> Rows:
-    """Rows of `host_facts`. What neither the text nor the file's name says of the host stays NULL."""
+    """Return the rows of `host_facts`. The host stays NULL if neither the text nor the file name gives it."""
     parts = []
     for item in raw.of(TEXT):
         rows = fact_rows(item.data, item.source, item.facts["path"])
         for row in rows:
             row["host"] = row["host"] or raw.known_host
-            # A tail's lines are counted from where it begins: the file's own numbers are not known.
+            # The lines of a tail are counted from its beginning, so the file's line numbers are unknown.
             row["source_line"] = None if item.facts["part"] == "tail" else row["source_line"]
         parts.append({"host_facts": rows})
     return merge_rows(parts)

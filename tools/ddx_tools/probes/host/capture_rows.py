@@ -1,4 +1,4 @@
-"""Rows of `host_facts` out of what a live look brought home beside texts: processes, interfaces, names, GPUs."""
+"""Turns the non-text answers of a live capture into rows of `host_facts`: processes, interfaces, names, GPUs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CGROUP_ROOT = re.compile(r"^/sys/fs/cgroup(?:/memory|/unified)?")
 _MOST_TEXT = 300
 _DAY_S = 86_400.0
 _GRACE_S = 60.0
-"""A clock that was set after boot moves the times of the kernel's log."""
+"""A clock set after boot shifts the times in the kernel log."""
 
 
 def looked_rows(raw: Raw) -> Rows:
-    """Rows of everything that `look` asked; their host is the one that was looked at."""
+    """Return the rows of all answers to `look`; their host is the captured one."""
     rows = [row for item in raw.items for row in _readable(item)]
     for row in rows:
         row["host"] = raw.host
@@ -42,11 +42,11 @@ def looked_rows(raw: Raw) -> Rows:
 
 
 def _readable(item: RawItem) -> list[FactRow]:
-    """Rows of one answer; one that somebody has damaged costs only itself."""
+    """The rows of one answer; a damaged answer loses only its own rows."""
     try:
         return list(_rows(item))
     except (ValueError, TypeError, LookupError, AttributeError, DdxError):
-        words = "what was recorded of it cannot be read"
+        words = "its recorded answer cannot be read"
         return [_row("unavailable", item.kind, {"why": words}, words, item.source, None)]
 
 
@@ -73,9 +73,9 @@ def _row(topic: str, subject: str | None, facts: FactRow, text: str, source: str
 
 
 def _relate(rows: list[FactRow], log_begins_s: float | None) -> None:
-    """Mark what the kernel did before the job began (without a job: more than a day ago), and to others.
+    """Mark what the kernel did before the job began (without a job: more than a day ago), or to another container.
 
-    Where the log is whole since then, it tells all kills for memory; counters, which know no time, add nothing.
+    If the log is complete since then, it shows all OOM kills; counters, which have no times, add nothing.
     """
     looks = [row["facts"] for row in rows if row["topic"] == "look"]
     if not looks:
@@ -102,13 +102,13 @@ def _below(path: str, groups: Iterable[str]) -> bool:
 
 
 def _deepest(directories: Iterable[str]) -> list[str]:
-    """The paths of cgroups as the kernel's log names them, of those only that lie above no other."""
+    """The innermost of these cgroups, as the kernel log names them."""
     paths = {_CGROUP_ROOT.sub("", directory) for directory in directories}
     return [path for path in paths if not any(other.startswith(f"{path}/") for other in paths)]
 
 
 def _log_begins_s(raw: Raw) -> float | None:
-    """Seconds after boot of the first line of the kernel's log, if it was read."""
+    """Seconds after boot of the first line in the kernel log, if it was read."""
     stamps = (_FIRST_STAMP.match(item.data) for item in raw.of(ANSWER))
     return next((float(found[1]) for found in stamps if found), None)
 
@@ -124,7 +124,7 @@ def _seconds(stamp: object) -> float | None:
 
 
 def _job_rows(item: RawItem) -> Iterator[FactRow]:
-    """The moment of the look, the jobs here, and their ranks."""
+    """The time of the capture, the jobs here, and their ranks."""
     snapshot = json.loads(item.data)
     meant = jobs_meant(find_jobs(snapshot), item.facts.get("pids", []))
     members = [member.process for job in meant for member in job.members if member.process]
@@ -175,7 +175,7 @@ def _ranks_of(job: Job, item: RawItem) -> Iterator[FactRow]:
 
 
 def _interface_rows(item: RawItem) -> Iterator[FactRow]:
-    """Two facts for each interface: what it is, and its counters."""
+    """Two facts for each interface: its properties, and its counters."""
     for place, line in enumerate(item.data.decode("utf-8", "replace").splitlines(), 1):
         if not line.startswith('{"name"'):
             continue
@@ -210,13 +210,13 @@ def _name_row(item: RawItem) -> FactRow:
     )
 
 
-# --- rows of `host_facts` out of what NVML says, in the words of the readers of nvidia-smi: both are judged alike
+# --- rows of `host_facts` from NVML, named as in the readers of nvidia-smi, so that both are judged the same way
 
 _ELSEWHERE = {"bus", "nvlinks", "peers", "processes", "lost"}
 
 
 def nvml_rows(data: bytes, source: str) -> Iterator[dict[str, Any]]:
-    """Facts of `ddx_tools.sources.hosts.nvml`; evidence is the GPU's line."""
+    """Yield the rows of an answer from `ddx_tools.sources.hosts.nvml`; their evidence is the GPU's line."""
     said = json.loads(data)
     gpus = said.get("gpus", [])
     if said.get("error"):

@@ -1,4 +1,4 @@
-"""Findings about hosts that are not like the others: versions, GPUs, interfaces, limits, sizes."""
+"""Findings about hosts that differ from the others: versions, GPUs, interfaces, limits, sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _MOST_NAMED = 6
 
 
 def comparison_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """One finding for each thing in which a host differs from most others; of two hosts nobody is the odd one."""
+    """Yield a finding for each property in which a host differs from most others; with two hosts, neither is named
+    odd."""
     hosts = {host: of_host for host, of_host in by_host(facts).items() if host is not None}
     if len(hosts) < 2:
         return
@@ -24,7 +25,7 @@ def comparison_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
             for subject, value, fact in read(of_host):
                 said[subject][host] = (value, fact)
         for subject, by_name in said.items():
-            # What a host does not show at all may not have been asked there.
+            # A property that a host does not show may not have been queried there.
             yield from _odd(what, subject, by_name)
 
 
@@ -60,7 +61,8 @@ _Fits = Callable[[HostFactRow], bool]
 def _of(
     topic: str, key: str, show: Callable[[Any], str] = str, *, one: str | None = None, fit: _Fits = lambda _: True
 ) -> Callable[[list[HostFactRow]], Reading]:
-    """One value for each subject of a topic; with `one` the first of the host, of that subject if it is named."""
+    """Return a reader of one value per subject of a topic; with `one`, of the host's first value, for that subject if
+    named."""
 
     def read(facts: list[HostFactRow]) -> Reading:
         known = [fact for fact in of_topic(facts, topic) if fact.values.get(key) is not None and fit(fact)]
@@ -81,7 +83,7 @@ def _gpu_models(facts: list[HostFactRow]) -> Reading:
 
 
 def _is_connected(interface: HostFactRow) -> bool:
-    """Physical interfaces by name; MTU has a finding of its own."""
+    """Whether an interface is physical and connected; MTU has a finding of its own."""
     return bool(interface.values.get("carrier") and not interface.values.get("loopback"))
 
 
@@ -95,7 +97,7 @@ def _limit(name: str) -> Callable[[list[HostFactRow]], Reading]:
 
 
 def _about(total: int) -> str:
-    """In eighths of what the next power of two holds: equal machines differ by what their firmware takes."""
+    """A size rounded to an eighth of the next power of two: equal machines differ by what their firmware reserves."""
     step = 1 << max(0, total.bit_length() - 3)
     return f"about {gibibytes(round(total / step) * step)}"
 
@@ -116,8 +118,8 @@ _COMPARED: dict[str, Callable[[list[HostFactRow]], Reading]] = {
     "link speed in Mbit/s": _of("interface", "speed_mbit_per_s", fit=_is_connected),
     "active RDMA ports": _ports,
     "rate": _of("ib_port", "rate"),
-    "locked memory limit": _limit("locked_memory"),
-    "open files limit": _limit("open_files"),
+    "locked-memory limit": _limit("locked_memory"),
+    "open-file limit": _limit("open_files"),
     "size of /dev/shm": _of("disk", "size_bytes", gibibytes, one="/dev/shm"),
     "memory": _of("memory", "total_bytes", _about, one=""),
     "CPU quota": _of("cpu_quota", "cpus", lambda cpus: f"{cpus:g} CPUs"),

@@ -1,4 +1,4 @@
-"""Findings about the container or cgroup of a job: head room of memory, CPU quota, affinity, processes, ptrace."""
+"""Findings about the container or cgroup of a job: memory headroom, CPU quota, affinity, process limits, ptrace."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from ddx_tools.model.grouping import gathered
 _LITTLE_ROOM = 0.05
 _SMALL_PART = 0.9
 _THROTTLED = 0.1
-"""Share of scheduling periods in which a cgroup had used up its quota before the period ended."""
+"""Share of scheduling periods in which a cgroup used up its quota before the period ended."""
 _LEAST_PERIODS = 5
 _MANY = 0.9
 
 _SCOPES = {
     1: "only root, or a parent of the process, may read its stack",
     2: "only root may read the stack of a process",
-    3: "nobody may read the stack of a process, until the next boot",
+    3: "no user may read the stack of a process until the next boot",
 }
 """Documentation/admin-guide/LSM/Yama.rst."""
 
 
 def container_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """All of them; each rests on the files of the kernel that a live look, or somebody with grep, has read."""
+    """Yield all container findings, from the kernel's files that a live capture, or a user with grep, has read."""
     hosts = by_host(facts)
     free = sorted(host for host, of_host in hosts.items() if host and _is_free(of_host))
     for of_host in hosts.values():
@@ -42,7 +42,7 @@ def _memory_room(cgroups: list[HostFactRow]) -> Iterator[Finding]:
         limit, used = group.values.get("limit_bytes"), group.values.get("used_bytes")
         if limit and used is not None and limit - used < _LITTLE_ROOM * limit:
             left = gibibytes(max(0, limit - used))
-            words = f"The cgroup holds {gibibytes(used)} of the {gibibytes(limit)} that it may: {left} left."
+            words = f"The cgroup uses {gibibytes(used)} of its {gibibytes(limit)} limit: {left} left."
             yield finding(
                 "limits.resource",
                 Severity.WARNING,
@@ -56,12 +56,12 @@ def _memory_room(cgroups: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _less_than_the_host(cgroups: list[HostFactRow], memories: list[HostFactRow]) -> Iterator[Finding]:
-    """A limit of the container below the host's memory: what `free` shows in it, the container may not use."""
+    """A container limit below the host's memory: the container may not use all the memory that `free` shows in it."""
     total = max((memory.values.get("total_bytes") or 0 for memory in memories), default=0)
     limited = [group for group in cgroups if 0 < group.values.get("limit_bytes", 0) < _SMALL_PART * total]
     for group in limited[:1]:
         limit = group.values["limit_bytes"]
-        words = f"The cgroup may hold {gibibytes(limit)} of the {gibibytes(total)} that the host has."
+        words = f"The cgroup may use {gibibytes(limit)} of the host's {gibibytes(total)}."
         yield finding(
             "limits.resource",
             Severity.INFO,
@@ -74,21 +74,21 @@ def _less_than_the_host(cgroups: list[HostFactRow], memories: list[HostFactRow])
 
 
 def _quota(readings: list[HostFactRow], ranks: list[HostFactRow], free: list[str]) -> Iterator[Finding]:
-    """A quota that holds processes back. `free`: hosts of the job that have none, or never use it up."""
+    """A CPU quota that throttles processes. `free`: hosts of the job that have no quota, or never use it up."""
     numbers = sorted(one.values["rank"] for one in ranks if "rank" in one.values)
     for path, of_group in _by_subject(readings).items():
         cpus = next((one.values["cpus"] for one in of_group if "cpus" in one.values), None)
         share, between = _share_held_back(of_group)
         if cpus is None or share < _THROTTLED:
             continue
-        when = "between two readings" if between else "since it was made"
+        when = "between two readings" if between else "since its creation"
         per_rank = f", for {len(ranks)} ranks" if ranks else ""
-        unlike = f" No quota holds back the ranks of {', '.join(free[:4])}." if free else ""
+        unlike = f" No quota throttles the ranks on {', '.join(free[:4])}." if free else ""
         yield finding(
             "limits.cpu_throttled",
             Severity.WARNING if between else Severity.NOTICE,
             of_group,
-            f"The cgroup may use {cpus:g} CPUs{per_rank}, and was held back in {share:.0%} of its periods {when}."
+            f"The cgroup may use {cpus:g} CPUs{per_rank}, and was throttled in {share:.0%} of its periods {when}."
             + unlike,
             cpus=cpus,
             share=round(share, 3),
@@ -104,7 +104,8 @@ def _by_subject(readings: list[HostFactRow]) -> dict[str | None, list[HostFactRo
 
 
 def _share_held_back(readings: list[HostFactRow]) -> tuple[float, bool]:
-    """Of a cgroup's periods those in which it was held back; whether between two readings, else since it was made."""
+    """The share of a cgroup's periods in which it was throttled, and whether it is between two readings or since
+    creation."""
     counted = [one.values for one in readings if {"periods", "throttled"} <= set(one.values)]
     if not counted:
         return 0.0, False
@@ -116,7 +117,7 @@ def _share_held_back(readings: list[HostFactRow]) -> tuple[float, bool]:
 
 
 def _is_free(of_host: list[HostFactRow]) -> bool:
-    """The host runs ranks, and its CPU quotas were read: none holds them back."""
+    """Whether the host runs ranks and its CPU quotas were read, and none throttles them."""
     groups = _by_subject(of_topic(of_host, "cpu_quota")).values()
     return bool(groups and of_topic(of_host, "rank_process")) and all(
         _share_held_back(of_group)[0] < _THROTTLED for of_group in groups
@@ -135,7 +136,7 @@ def _affinity(facts: list[HostFactRow]) -> Iterator[Finding]:
     (allowed, cpus), *_ = sets.items()
     if cpus < len(pinned) and cpus < most:
         numbers = sorted(ranks[one.subject].values["rank"] for one in pinned if "rank" in ranks[one.subject].values)
-        words = f"{len(pinned)} ranks may run on CPU {allowed} only; the machine has more ({most} for ddx)."
+        words = f"{len(pinned)} ranks may run only on CPU {allowed}; the machine has more ({most} for ddx)."
         yield finding(
             "limits.cpu_affinity", Severity.NOTICE, pinned, words, ranks=numbers, cpus=cpus, cpus_allowed=allowed
         )
@@ -145,18 +146,18 @@ def _process_count(counts: list[HostFactRow]) -> Iterator[Finding]:
     for count in counts:
         current, most = count.values["current"], count.values["most"]
         if current >= _MANY * most:
-            words = f"The cgroup has {current} of the {most} processes and threads that it may."
+            words = f"The cgroup has {current} of its limit of {most} processes and threads."
             yield finding("limits.resource", Severity.WARNING, [count], words, what="processes", place=count.subject)
 
 
 def _open_files(ranks: list[HostFactRow]) -> Iterator[Finding]:
-    """Ranks that hold nearly as many descriptors as they may: the next file, socket or shared tensor fails."""
+    """Ranks close to their open-file limit: opening the next file, socket or shared tensor fails."""
     for rank in ranks:
         held, most = rank.values.get("open_files"), rank.values.get("open_files_limit")
         if held is None or most is None or most <= 0 or held < _MANY * most:
             continue
         number = rank.values.get("rank")
-        words = f"Rank {number} holds {held} of the {most} open files that it may (ulimit -n)."
+        words = f"Rank {number} has {held} open files; its limit is {most} (ulimit -n)."
         yield finding(
             "limits.resource",
             Severity.WARNING,
@@ -169,12 +170,12 @@ def _open_files(ranks: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _stacks(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Whether `ddx stacks` can work: Yama's scope, and whether ddx may trace what belongs to others."""
+    """Whether `ddx stacks` can work: Yama's scope, and whether ddx may trace other users' processes."""
     own = next((one for one in of_topic(facts, "process") if one.subject == "self"), None)
     if own is None or own.values.get("sys_ptrace") is None:
         return
     scope_fact = next(iter(of_topic(facts, "ptrace")), None)
-    scope = scope_fact.values["scope"] if scope_fact else 0  # a kernel without Yama has no such file
+    scope = scope_fact.values["scope"] if scope_fact else 0  # a kernel without Yama lacks this file
     capable = own.values["sys_ptrace"]
     others = sorted(
         int(str(rank.subject))

@@ -17,7 +17,7 @@ _UNPLUGGED = {"disabled", "polling", "sleep"}
 
 
 def fabric_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """All findings about the network and about PCIe."""
+    """Yield all findings about network devices and PCIe."""
     ports = of_topic(facts, "ib_port")
     for of_host in by_host(ports).values():
         yield from _ports_down(of_host)
@@ -31,21 +31,21 @@ def fabric_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     yield from _interface_mtu(interfaces)
     for of_host in by_host(of_topic(facts, "acs")).values():
         yield from _acs(of_host)
-    # A live look at a machine without a GPU says it: then nobody there talks to a peer over PCIe.
+    # If a live capture finds no GPU, nothing on the machine uses PCIe peer traffic.
     without_gpu = {fact.host for fact in of_topic(facts, "unavailable") if fact.subject == "GPUs"}
     for host, of_host in by_host(fact for fact in of_topic(facts, "kernel") if fact.subject == "iommu").items():
         if host not in without_gpu:
             yield from _iommu(of_host)
 
 
-# --- ports of RDMA devices
+# --- RDMA ports
 
 
 def _name(port: HostFactRow) -> str:
     return f"{port.subject}:{port.values.get('port', 1)}"
 
 
-_UNLESS_UNCABLED = ", which is usual only where it has no cable on purpose"
+_UNLESS_UNCABLED = ", which is normal only if it is deliberately uncabled"
 
 
 def _ports_down(ports: list[HostFactRow]) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def _ports_down(ports: list[HostFactRow]) -> Iterator[Finding]:
             continue
         told.add(_name(port))
         phys = port.values.get("phys_state")
-        # A port without a cable is usual on hosts that have others; one that waits for a subnet manager is not.
+        # An uncabled port is normal on hosts with other ports; a port that waits for a subnet manager is not.
         unplugged = state == "down" and bool(active) and phys in (None, *_UNPLUGGED)
         yield finding(
             "network.link_down",
@@ -77,13 +77,13 @@ def _ports_down(ports: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _rdma(ports: list[HostFactRow]) -> Iterator[Finding]:
-    """What RDMA there is: how many ports are active, and where somebody looked and found none."""
+    """A finding about RDMA: how many ports are active, and whether any captured host has no device."""
     active = {(port.host, _name(port)): port for port in ports if port.values.get("state") == "active" and port.subject}
     none = [port for port in ports if port.values.get("state") == "none"]
     if not active and not none:
         return
-    words = f"{len(active)} RDMA ports are active" if active else "No RDMA device is there"
-    words += "; elsewhere no device is there." if active and none else "."
+    words = f"{len(active)} RDMA ports are active" if active else "There is no RDMA device"
+    words += "; other hosts have no device." if active and none else "."
     yield finding(
         "network.rdma_devices", Severity.INFO, [*none, *active.values()], words, active=len(active), missing=bool(none)
     )
@@ -113,7 +113,7 @@ def _port_mtu(ports: list[HostFactRow]) -> Iterator[Finding]:
                 Severity.INFO,
                 below,
                 f"The active MTU of {devices_text(map(_name, below))} is {first['active_mtu']}, "
-                f"{first['max_mtu']} is possible.",
+                f"but {first['max_mtu']} is possible.",
                 [place for port in below for place in port.evidence_of("active_mtu")],
                 mtus=mtus,
                 how="below_max",
@@ -129,7 +129,7 @@ def _listed(values: dict[str, Any]) -> str:
 
 
 def _gids(ports: list[HostFactRow], gids: list[HostFactRow]) -> Iterator[Finding]:
-    """RoCE needs a GID of the right kind on both ends: which one is taken, the job's environment says."""
+    """RoCE needs a GID of the right kind on both ends; the job's environment says which one is used."""
     ethernet = {
         (port.host, port.subject): port
         for port in ports
@@ -144,7 +144,7 @@ def _gids(ports: list[HostFactRow], gids: list[HostFactRow]) -> Iterator[Finding
                 "network.gid_suspect",
                 Severity.INFO,
                 [port],
-                f"{port.subject} is RoCE (link layer Ethernet); which of its GIDs fits is not known.",
+                f"{port.subject} is RoCE (link layer Ethernet); which of its GIDs fits is unknown.",
                 port.evidence_of("link_layer"),
                 device=port.subject,
                 why="table_unknown",
@@ -196,7 +196,7 @@ def _errors(readings: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _interfaces_down(interfaces: list[HostFactRow], sockets: list[HostFactRow]) -> Iterator[Finding]:
-    """Interfaces that carry nothing: a matter of course, unless connections to other hosts go through them."""
+    """Interfaces without a link: normal, unless connections to other hosts use them."""
     talking = {
         (socket.host, local)
         for socket in sockets
@@ -206,12 +206,12 @@ def _interfaces_down(interfaces: list[HostFactRow], sockets: list[HostFactRow]) 
     }
     for fact in {(fact.host, fact.subject): fact for fact in interfaces}.values():
         up = fact.values.get("admin_up")
-        # A live look tells its addresses: without one, nobody talks through it.
+        # A live capture shows an interface's addresses: without any, nothing can use it.
         unused = fact.values.get("addresses") == [] and not fact.values.get("addresses6")
         in_use = any((fact.host, address) in talking for address in fact.values.get("addresses") or [])
         if fact.values.get("carrier") is False and (in_use or (up is not False and not unused)):
             words = "is down" if up is False else "has no carrier"
-            more = ", and connections of this host to others go through it" if in_use else ""
+            more = ", and this host's connections to others use it" if in_use else ""
             yield finding(
                 "network.link_down",
                 Severity.WARNING if in_use else Severity.NOTICE,
@@ -224,7 +224,7 @@ def _interfaces_down(interfaces: list[HostFactRow], sockets: list[HostFactRow]) 
 
 
 def _interface_mtu(interfaces: list[HostFactRow]) -> Iterator[Finding]:
-    """One name with different MTUs on different hosts; on one host, names differ for good reasons."""
+    """An interface name with different MTUs on different hosts; within one host, MTUs may differ for good reasons."""
     by_name: dict[str, dict[str, HostFactRow]] = defaultdict(dict)
     for fact in interfaces:
         if fact.host and "mtu" in fact.values:
@@ -258,7 +258,7 @@ def _acs(settings: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _iommu(said: list[HostFactRow]) -> Iterator[Finding]:
-    """How the IOMMU treats devices, where there is one in use: the kernel's default, else what it was booted with."""
+    """How the IOMMU treats devices, if one is in use: the kernel's default, else the boot option."""
     domains = [fact for fact in said if "domain" in fact.values]
     options = [fact for fact in said if fact.values.get("boot_options")]
     enabled = [fact for fact in said if fact.values.get("enabled")]
@@ -281,9 +281,5 @@ def _iommu(said: list[HostFactRow]) -> Iterator[Finding]:
     ):
         return
     certain = mode.startswith("translated")
-    text = (
-        "The IOMMU translates the addresses of devices."
-        if certain
-        else "The host has an IOMMU in use; its mode is not known."
-    )
+    text = "The IOMMU translates device addresses." if certain else "The host has an IOMMU in use; its mode is unknown."
     yield finding("host.iommu_on", Severity.NOTICE if certain else Severity.INFO, basis, text, mode=mode, how=how)

@@ -1,4 +1,4 @@
-"""All that is known of machines, as findings."""
+"""All findings about machines."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from ddx_tools.probes.host.scheduler import scheduler_findings
 
 
 def machine_findings(store: Store) -> list[Finding]:
-    """Findings of `host_facts`."""
+    """Return the findings about the rows of `host_facts`."""
     facts = read_facts(store)
     mark_long_before(facts, first_call_s(store))
     return [*held_process_findings(store, facts), *with_ranks(store, findings_of_facts(facts))]
 
 
 def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
-    """What facts of any number of machines amount to."""
+    """Return the findings about the facts of any number of machines."""
     return [
         *kernel_findings(facts),
         *gpu_findings(facts),
@@ -59,11 +59,11 @@ def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
     ]
 
 
-# --- findings about versions that a machine has, and that do not fit each other
+# --- findings about versions on a machine that do not fit each other
 
 
 def package_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """The fabric manager refuses every driver but the one of its own version."""
+    """Yield a finding if the fabric manager's version is not the driver's: it rejects any other driver."""
     for said in by_place(of_topic(facts, "package")):
         drivers = {one.values["version"]: one for one in said if one.subject == "driver"}
         managers = {one.values["version"]: one for one in said if one.subject == "fabric_manager"}
@@ -74,17 +74,19 @@ def package_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
             "startup.versions_differ",
             Severity.FAILURE,
             [managers[manager], drivers[driver]],
-            f"The fabric manager is of version {manager}, the driver of {driver}; it starts only with its own.",
+            f"The fabric manager has version {manager}, but the driver has {driver}; it only starts with its own "
+            "version.",
             what="fabric_manager",
             versions={"fabric_manager": manager, "driver": driver},
         )
 
 
-# --- findings about PCIe links that came up with fewer lanes than they could
+# --- findings about PCIe links that run with fewer lanes than possible
 
 
 def link_width_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Accelerators and network devices on narrowed links. The speed of an idle link falls to save power: no fault."""
+    """Yield findings about accelerators and network devices on narrow links. Link speed is ignored: idle links slow
+    down to save power."""
     for links in by_host(of_topic(facts, "pcie_link")).values():
         last = {link.subject: link for link in links}
         narrow = [link for link in last.values() if link.values["narrowed"]]
@@ -100,7 +102,7 @@ def link_width_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
             Severity.WARNING,
             narrow,
             f"The PCIe link of {names} runs with {widths[0]} lanes"
-            + (f" instead of {possible}" if possible else ", fewer than it could")
+            + (f" instead of {possible}" if possible else ", fewer than possible")
             + f"{among}.",
             devices=[str(link.subject) for link in narrow][:64],
             kinds=sorted({link.values["kind"] for link in narrow if "kind" in link.values}),
@@ -109,14 +111,14 @@ def link_width_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
         )
 
 
-# --- findings about the GPUs that a job expects: fewer than ranks, gone from the driver, held by others
+# --- findings about the GPUs that a job expects: fewer than ranks, missing from the driver, used by others
 
 _MUCH_BYTES = 256 << 20
-"""A context of CUDA alone takes about as much."""
+"""A CUDA context by itself takes about as much."""
 
 
 def job_gpu_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """What NVML lists against PCI and against the ranks; only where a live look saw all of them."""
+    """Yield findings that compare NVML's GPUs with PCI and with the ranks; only for a live capture of all three."""
     for of_host in by_host(facts).values():
         gpus = of_topic(of_host, "gpu")
         yield from _gone(gpus, of_topic(of_host, "pci_device"), of_topic(of_host, "unavailable"))
@@ -125,7 +127,7 @@ def job_gpu_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _gone(gpus: list[HostFactRow], devices: list[HostFactRow], unavailable: list[HostFactRow]) -> Iterator[Finding]:
-    """On the bus and not with the driver. Without NVML nothing is known; a container may have been given some only."""
+    """GPUs on the bus but not in the driver. Without NVML nothing is known; a container may get only some GPUs."""
     on_bus = [one for one in devices if one.values.get("nvidia") and one.values["kind"] == "gpu"]
     if not gpus or any(one.subject == "GPUs" for one in unavailable):
         return
@@ -133,7 +135,7 @@ def _gone(gpus: list[HostFactRow], devices: list[HostFactRow], unavailable: list
     gone = [one for one in on_bus if one.subject not in known]
     if gone:
         names = [str(one.subject) for one in gone]
-        counts = f"The PCI bus has {len(on_bus)} NVIDIA GPUs, the driver lists {len(gpus)}"
+        counts = f"The PCI bus has {len(on_bus)} NVIDIA GPUs, but the driver lists {len(gpus)}"
         words = f"{counts}: {devices_text(names)} is missing."
         yield finding("device.unavailable", Severity.NOTICE, gone, words, what="not_listed", devices=names[:64])
 
@@ -142,12 +144,14 @@ def _too_few(gpus: list[HostFactRow], ranks: list[HostFactRow]) -> Iterator[Find
     places = [rank.values["local_rank"] for rank in ranks if rank.values.get("local_rank") is not None]
     split = any(gpu.values.get("mig") == "enabled" for gpu in gpus)
     if gpus and places and max(places) >= len(gpus) and not split:
-        words = f"{max(places) + 1} local ranks, and {len(gpus)} GPUs: some have to share one, or use none."
+        words = (
+            f"There are {max(places) + 1} local ranks but {len(gpus)} GPUs: some ranks must share a GPU, or use none."
+        )
         yield finding("device.unavailable", Severity.NOTICE, [*ranks[:4], *gpus[:4]], words, what="fewer_than_ranks")
 
 
 def _left_over(processes: list[HostFactRow], jobs: list[HostFactRow]) -> Iterator[Finding]:
-    """Memory held by processes of no job here. Pids count only where the ranks' own are among them.
+    """GPU memory held by processes outside any job here. Pids count only if the ranks' own are among them.
 
     A driver outside the container lists the pids of the host.
     """
@@ -170,17 +174,17 @@ def _left_over(processes: list[HostFactRow], jobs: list[HostFactRow]) -> Iterato
             "gpu.foreign_process",
             Severity.NOTICE,
             foreign,
-            f"{who} holds {gibibytes(held)} on GPU {devices_text(map(str, gpus))} and is not of the job.",
+            f"{who} holds {gibibytes(held)} on GPU {devices_text(map(str, gpus))} but is not part of the job.",
             gpus=gpus,
             pids=sorted({int(str(process.subject)) for process in foreign})[:64],
             memory_bytes=held,
         )
 
 
-# --- findings about limits: shared memory, locked memory, disks, the memory of the host, counters of cgroups
+# --- findings about limits: shared memory, locked memory, disks, host memory, cgroup counters
 
 _SMALL_SHM_BYTES = 64 << 20
-"""What container runtimes give by default; NCCL and data loaders of one GPU can need more."""
+"""The default of container runtimes; NCCL and data loaders can need more even for one GPU."""
 _FULL_PERCENT = 95
 _LOW_LOCKED_BYTES = 1 << 30
 """Communicators register hundreds of megabytes. Kernels allow 64 KiB or 8 MiB by default; clusters set unlimited."""
@@ -189,7 +193,7 @@ _PSEUDO = ("tmpfs", "devtmpfs", "udev", "squashfs", "overlay", "shm", "none", "c
 
 
 def limit_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """All findings about limits."""
+    """Yield all findings about limits."""
     running = {one.host for one in of_topic(facts, "job")}
     shared = [disk for disk in of_topic(facts, "disk") if disk.subject == "/dev/shm"]
     for host, of_host in by_host(shared).items():
@@ -212,9 +216,9 @@ def _is_full(disk: HostFactRow) -> bool:
 
 
 def _shared_memory(readings: list[HostFactRow], if_small: Severity) -> Iterator[Finding]:
-    """The worst reading of a host: somebody may have looked before and after.
+    """The worst of a host's readings: there may be one from before the failure and one from after it.
 
-    A small one with room is enough for many jobs; one that runs, as a live look sees it, may be among them.
+    A small /dev/shm with free space is enough for many jobs, perhaps also for one that a live capture sees running.
     """
     bad = [disk for disk in readings if _is_full(disk) or disk.values["size_bytes"] <= _SMALL_SHM_BYTES]
     if not bad:
@@ -223,7 +227,7 @@ def _shared_memory(readings: list[HostFactRow], if_small: Severity) -> Iterator[
     size, used, free = (worst.values.get(f"{name}_bytes") for name in ("size", "used", "available"))
     full = _is_full(worst)
     words = f"/dev/shm has {gibibytes(size or 0)}"
-    words += f", of which {gibibytes(free or 0)} is free." if full else ", the default of container runtimes."
+    words += f", of which {gibibytes(free or 0)} are free." if full else ", the default of container runtimes."
     yield finding(
         "limits.shm_full",
         Severity.WARNING if full else if_small,
@@ -254,7 +258,7 @@ def _disk(disk: HostFactRow) -> Iterator[Finding]:
 
 
 def _locked_memory(limits: list[HostFactRow]) -> Iterator[Finding]:
-    """The lowest of a host: the limit of a shell and that of a job can differ."""
+    """The lowest limit on a host: those of a shell and of a job can differ."""
     low = [limit for limit in limits if limit.values.get("limit_bytes", _LOW_LOCKED_BYTES) < _LOW_LOCKED_BYTES]
     if low:
         least = min(limit.values["limit_bytes"] for limit in low)
@@ -273,14 +277,15 @@ def _cgroup(events: HostFactRow) -> Iterator[Finding]:
     kills = events.values.get("oom_kill", 0)
     if kills and not events.values.get("dated_by_log"):
         words = (
-            f"The cgroup counts {kills} {'process' if kills == 1 else 'processes'} killed for memory since it was made."
+            f"The cgroup counts {kills} {'process' if kills == 1 else 'processes'} killed for memory since its "
+            "creation."
         )
         yield finding(
             "host.oom_kill", Severity.WARNING, [events], words, cgroup=events.subject, limit="cgroup", kills=kills
         )
 
 
-# --- which rank computes on a GPU of a host, or is a process there, as NCCL's own log says: `rank 38 … busId 52000`
+# --- the rank on a GPU or of a process of a host, according to NCCL's log: `rank 38 … busId 52000`
 
 _OF_A_GPU = frozenset({"gpu.throttled", "gpu.xid", "gpu.off_bus", "gpu.memory_error"})
 _OF_A_PROCESS = frozenset({"host.oom_kill"})
@@ -288,7 +293,7 @@ _BUS_ID = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?P<functio
 
 
 def with_ranks(store: Store, findings: Iterable[Finding]) -> list[Finding]:
-    """The same findings; those about GPUs or a process of one host have the ranks of these, where all are known."""
+    """Return the findings, with ranks added to those about GPUs or a process of one host, if all ranks are known."""
     found = list(findings)
     known: dict[tuple[str, str], set[int]] | None = None
     for each in found:
@@ -303,7 +308,7 @@ def with_ranks(store: Store, findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _parts(finding: Finding) -> list[str]:
-    """What of its host a finding is about, as `_ranks` names it."""
+    """The parts of a host that a finding is about, named as in `_ranks`."""
     if finding.code in _OF_A_GPU:
         return [_gpu(device) for device in finding.attributes.get("devices") or []]
     pid = finding.attributes.get("pid") if finding.code in _OF_A_PROCESS else None
@@ -311,9 +316,10 @@ def _parts(finding: Finding) -> list[str]:
 
 
 def _gpu(device: str) -> str:
-    """A PCI address as the number that NCCL prints (`busIdToInt64` of v2.30.7 src/misc/utils.cc), or an index as it is.
+    """A PCI address as the number that NCCL prints (`busIdToInt64` of v2.30.7 src/misc/utils.cc), or an index
+    unchanged.
 
-    Xids name a device without its function, which is 0.
+    Xid lines name a device without its function, which is 0.
     """
     address = _BUS_ID.fullmatch(device)
     if address is None:
@@ -323,7 +329,7 @@ def _gpu(device: str) -> str:
 
 
 def _ranks(store: Store) -> dict[tuple[str, str], set[int]]:
-    """Ranks by host and part. Only the largest communicators that were not split off have ranks of the world."""
+    """Ranks by host and part. Only the largest communicators that were not split off use world ranks."""
     rows = store.query(
         "SELECT host, pid, nvml_device, lower(bus_id) AS bus_id, rank FROM nccl_ranks WHERE host IS NOT NULL "
         "AND rank IS NOT NULL AND parent IS NULL AND nranks = (SELECT max(nranks) FROM nccl_ranks)"

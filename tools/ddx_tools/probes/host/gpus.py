@@ -1,4 +1,4 @@
-"""Findings out of what nvidia-smi says: errors of memory, clocks held down, links, fabric, topology, processes."""
+"""Findings about the output of nvidia-smi: memory errors, throttled clocks, links, fabric, topology, processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddx_tools.model.grouping import gathered
 _HARD_REASONS = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 _UNAVAILABLE = {
     "not_found": "nvidia-smi does not find a GPU that should be there",
-    "none_seen": "no GPU is seen",
+    "none_seen": "no GPU was found",
     "driver_not_running": "the NVIDIA driver does not answer",
     "nvml": "the NVIDIA management library cannot be used",
 }
@@ -21,7 +21,7 @@ _MUCH_BYTES = 1 << 30
 
 
 def gpu_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """All findings about GPUs that do not come from the kernel's log."""
+    """Yield all findings about GPUs, except those from the kernel log."""
     for of_host in by_host(of_topic(facts, "gpu", "gpu_query")).values():
         yield from _memory_errors(of_host)
         yield from _throttled(of_host)
@@ -49,26 +49,31 @@ def _devices(gpus: list[HostFactRow]) -> list[str]:
 
 
 _MEMORY: tuple[tuple[str, tuple[str, ...], Severity, str], ...] = (
-    ("remap_failed", ("remap_failed",), Severity.FAILURE, "a row of memory could not be remapped"),
+    ("remap_failed", ("remap_failed",), Severity.FAILURE, "a memory row could not be remapped"),
     (
         "uncorrectable",
         ("ecc_volatile_uncorrectable", "ecc_uncorrectable"),
         Severity.FAILURE,
         "uncorrectable memory errors since the driver was loaded",
     ),
-    ("remap_pending", ("remap_pending", "retire_pending"), Severity.WARNING, "memory waits for a reset to be remapped"),
+    (
+        "remap_pending",
+        ("remap_pending", "retire_pending"),
+        Severity.WARNING,
+        "a memory remapping waits for a GPU reset",
+    ),
     (
         "past_uncorrectable",
         ("ecc_aggregate_uncorrectable", "rows_remapped_uncorrectable", "pages_retired_uncorrectable"),
         Severity.NOTICE,
-        "uncorrectable memory errors in its life, none since the driver was loaded",
+        "uncorrectable memory errors in its lifetime, but none since the driver was loaded",
     ),
     ("correctable", ("ecc_volatile_correctable",), Severity.INFO, "correctable memory errors"),
 )
 
 
 def _memory_errors(gpus: list[HostFactRow]) -> Iterator[Finding]:
-    """One finding for each kind, of the GPUs that have nothing worse to tell."""
+    """One finding for each kind of memory error, about the GPUs that have nothing worse."""
     told: set[str | None] = set()
     for kind, names, severity, words in _MEMORY:
         hit = [gpu for gpu in gpus if gpu.subject not in told and any(gpu.values.get(name) for name in names)]
@@ -99,7 +104,7 @@ def _throttled(gpus: list[HostFactRow]) -> Iterator[Finding]:
             "gpu.throttled",
             severity,
             group,
-            f"GPU {devices_text(devices)}: clocks are held down ({', '.join(reasons)}).",
+            f"GPU {devices_text(devices)}: clocks are throttled ({', '.join(reasons)}).",
             [place for gpu in group for place in gpu.evidence_of("throttle_reasons")],
             devices=devices,
             reasons=reasons,
@@ -118,7 +123,7 @@ def _unreadable(gpus: list[HostFactRow]) -> Iterator[Finding]:
     hit = [gpu for gpu in gpus if gpu.values.get("unreadable")]
     if hit:
         devices = _devices(hit)
-        text = f"nvidia-smi shows errors in place of values for GPU {devices_text(devices)}."
+        text = f"nvidia-smi shows errors instead of values for GPU {devices_text(devices)}."
         yield finding("device.unavailable", Severity.WARNING, hit, text, what="unreadable", devices=devices)
     closed = [gpu for gpu in gpus if gpu.values.get("compute_mode") == "Prohibited"]
     if closed:
@@ -157,15 +162,15 @@ def _links(links: list[HostFactRow]) -> Iterator[Finding]:
             worst = Counter({name: count for gpu in counted for name, count in gpu.values["errors"].items()})
             named = ", ".join(f"{name} {count}" for name, count in worst.most_common(3))
             devices = [str(gpu.subject) for gpu in counted]
-            words = f"{devices_text(devices)}: error counters of NVLink are not zero ({named})."
+            words = f"{devices_text(devices)}: NVLink error counters are not zero ({named})."
             yield _nvlink(counted, words, Severity.NOTICE, "counters", devices, "errors")
         whole = {gpu.values["links"] - len(gpu.values["inactive"]) for gpu in of_host}
         odd = [gpu for gpu in of_host if gpu.values["inactive"] and len(whole) > 1]
-        # Links that are inactive on all GPUs alike are not wired on this board.
+        # Links that are inactive on all GPUs are not wired on this board.
         least = [gpu for gpu in odd if gpu.values["links"] - len(gpu.values["inactive"]) < max(whole)]
         if least:
             devices = [str(gpu.subject) for gpu in least]
-            words = f"{devices_text(devices)}: NVLinks are inactive that other GPUs of the host have."
+            words = f"{devices_text(devices)}: some NVLinks are inactive that are active on the host's other GPUs."
             yield _nvlink(least, words, Severity.WARNING, "inactive", devices, "inactive")
 
 
@@ -194,7 +199,7 @@ def _topology(links: list[HostFactRow]) -> Iterator[Finding]:
     words = f"{len(names)} GPUs"
     if pairs:
         some = f"in {len(by_nvlink)} of {len(pairs)} pairs"
-        words += f": NVLink {'between all' if len(by_nvlink) == len(pairs) else some}, the longest way is {worst}"
+        words += f": NVLink {'between all' if len(by_nvlink) == len(pairs) else some}, the longest path is {worst}"
     if peers:
         words += f"; peer access is {f'refused in {refused} of {sum(peers.values())} pairs' if refused else 'possible'}"
     yield finding(
@@ -214,7 +219,7 @@ def _topology(links: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _processes(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """GPUs with more than one program on them, and memory in use where no program is listed."""
+    """GPUs with more than one program, and GPU memory in use without a listed program."""
     processes = [fact for fact in of_topic(facts, "gpu_process") if "C" in str(fact.values.get("type", ""))]
     by_gpu = gathered((process.values["gpu"], process) for process in processes)
     homes = Counter(process.subject for process in processes)
@@ -237,7 +242,7 @@ def _processes(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _unlisted(facts: list[HostFactRow], by_gpu: dict[int, list[HostFactRow]]) -> Iterator[Finding]:
-    """Only where other GPUs list theirs: inside a container nvidia-smi lists none at all."""
+    """Memory in use without a listed program, if other GPUs list theirs: inside a container, nvidia-smi lists none."""
     held = [
         gpu
         for gpu in of_topic(facts, "gpu")
@@ -248,5 +253,5 @@ def _unlisted(facts: list[HostFactRow], by_gpu: dict[int, list[HostFactRow]]) ->
     if held and by_gpu:
         devices = _devices(held)
         used = max(gpu.values["memory_used_bytes"] for gpu in held)
-        words = f"GPU {devices_text(devices)} holds up to {gibibytes(used)}, and no process on it is listed."
+        words = f"GPU {devices_text(devices)} has up to {gibibytes(used)} in use, but no process is listed on it."
         yield finding("gpu.memory_unaccounted", Severity.NOTICE, held, words, devices=devices, used_bytes=used)

@@ -1,7 +1,7 @@
-"""Ranks whose process a listing (`ps`, /proc) shows stopped, or in a call that no signal interrupts.
+"""Findings about ranks whose process a listing (`ps`, /proc) shows as stopped, or in an uninterruptible call.
 
-A listing names processes, and NCCL's log or a launcher's says which rank a process is. One of several processes of
-one command line is a rank, too, if nothing says which.
+A listing names processes; NCCL's or a launcher's log says which rank a process is. One of several processes with the
+same command line counts as a rank, even if nothing says which.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORDS = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "D": "
 
 
 def held_process_findings(store: Store, facts: list[HostFactRow]) -> Iterator[Finding]:
-    """One finding for each such rank whose stack nobody brought: a stack tells more."""
+    """Yield a finding for each such rank without a submitted stack, which would show more."""
     held = of_topic(facts, "held_process")
     if not held:
         return
@@ -51,7 +51,7 @@ def held_process_findings(store: Store, facts: list[HostFactRow]) -> Iterator[Fi
 
 
 def _ranks_by_pid(store: Store) -> dict[int, set[tuple[str | None, int]]]:
-    """Host and rank by process id. Only the largest communicators that were not split off have ranks of the world."""
+    """Host and rank by process id. Only the largest communicators that were not split off use world ranks."""
     rows = store.query(
         "SELECT host, pid, rank FROM nccl_ranks WHERE parent IS NULL AND nranks = (SELECT max(nranks) FROM nccl_ranks) "
         "UNION SELECT host, pid, rank FROM log_events UNION SELECT host, pid, rank FROM ranks WHERE role = 'rank'"
@@ -64,7 +64,8 @@ def _ranks_by_pid(store: Store) -> dict[int, set[tuple[str | None, int]]]:
 
 
 def _rank(fact: HostFactRow, owners: dict[int, set[tuple[str | None, int]]]) -> int | None:
-    """A process id counts on one host: where that is not known, only one rank of the whole job may have it."""
+    """The rank of a process. A pid is unique on its host; if the host is unknown, only one rank of the job may have
+    it."""
     known = owners.get(int(fact.subject or 0), set())
     ranks = {rank for host, rank in known if fact.host is None or host in (None, fact.host)}
     return ranks.pop() if len(ranks) == 1 else None

@@ -1,10 +1,10 @@
-"""Which network interface NCCL and Gloo take, and why; and what the host's own name resolves to.
+"""Findings about the network interface that NCCL and Gloo choose, and what the host's own name resolves to.
 
 NCCL's rules: NVIDIA/nccl v2.30.7 src/misc/socket.cc (ncclFindInterfaces) and src/os/linux.cc (ncclOsFindInterfaces):
 NCCL_SOCKET_IFNAME (prefixes; `=` exact, `^` all but), else `ib…`, else the subnet of NCCL_COMM_ID, else the first that
-is not docker, lo or virbr, else docker, lo, virbr; only interfaces that run and have an address. Gloo's: pytorch
-v2.13.0 torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice): GLOO_SOCKET_IFNAME, else the address of
-the host's name if it can be bound here, else loopback.
+is not docker, lo or virbr, else docker, lo, virbr; only running interfaces with an address. Gloo's: pytorch v2.13.0
+torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice): GLOO_SOCKET_IFNAME, else the address of the
+host's name if it can be bound here, else loopback.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.files.names import is_loopback
 
 _TAKEN_LAST = ("docker", "lo", "virbr")
-"""By NCCL, in this order."""
+"""Prefixes that NCCL uses only as a last resort, in this order."""
 _MOST_SHOWN = 4
 _VIRTUAL = (
     "lo", "docker", "veth", "virbr", "br-", "cni", "flannel", "cali", "tun", "tap", "dummy", "vxlan", "kube-", "podman",
 )  # fmt: skip
-"""Interfaces that lead to no other host: loopback, bridges, and what containers and tunnels bring along."""
+"""Interfaces that lead to no other host: loopback, bridges, and those of containers and tunnels."""
 
 
 @dataclass(frozen=True)
 class InterfaceChoice:
-    """What a library takes."""
+    """The interfaces that a library chooses, and why."""
 
     library: str
     interfaces: list[HostFactRow]
-    """In its order; none if it finds nothing."""
+    """The chosen interfaces in the library's order; empty if it finds none."""
     why: str
     variable: str | None = None
-    """The variable that decided, with its value."""
+    """The variable that decides, with its value."""
     loopback: bool = False
 
 
 def interface_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """The choices on every host that a live look saw, and names that mean loopback."""
+    """Yield findings about the choices on every captured host, and about names that resolve to loopback."""
     for of_host in by_host(facts).values():
         interfaces = list({fact.subject: fact for fact in of_topic(of_host, "interface")}.values())
         names = of_topic(of_host, "host_name")
@@ -69,8 +69,8 @@ def _peer_name(name: HostFactRow) -> Finding:
         "network.hostname_loopback",
         Severity.WARNING,
         [name],
-        f"The name {name.subject}, where launchers of several hosts are to meet, means {address} here: this host "
-        "itself. By that name it will never reach another host; see /etc/hosts.",
+        f"The name {name.subject}, the rendezvous host of several launchers, resolves to {address} here: this host "
+        "itself. It can never reach another host by that name; see /etc/hosts.",
         name=name.subject,
         addresses=name.values["addresses"][:8],
         of="peer",
@@ -78,7 +78,7 @@ def _peer_name(name: HostFactRow) -> Finding:
 
 
 def nccl_choice(interfaces: list[HostFactRow], variables: Mapping[str, str]) -> InterfaceChoice:
-    """As NCCL's bootstrap and its socket transport choose."""
+    """Return the interfaces that NCCL's bootstrap and socket transport choose."""
     family = {"AF_INET": "addresses", "AF_INET6": "addresses6"}.get(variables.get("NCCL_SOCKET_FAMILY", ""))
     keys = [family] if family else ["addresses", "addresses6"]
     usable = [one for one in interfaces if one.values.get("carrier") and any(one.values.get(key) for key in keys)]
@@ -94,7 +94,7 @@ def nccl_choice(interfaces: list[HostFactRow], variables: Mapping[str, str]) -> 
         (f"only {prefix} is left", [one for one in usable if str(one.subject).startswith(prefix)])
         for prefix in _TAKEN_LAST
     ]
-    why, chosen = next(((why, found) for why, found in steps if found), ("no interface runs and has an address", []))
+    why, chosen = next(((why, found) for why, found in steps if found), ("no running interface has an address", []))
     return _choice("nccl", chosen, why, None)
 
 
@@ -105,7 +105,7 @@ def _choice(library: str, chosen: list[HostFactRow], why: str, variable: str | N
 
 
 def _matches(name: str, asked: str) -> bool:
-    """matchIfList of NCCL: prefixes, or whole names behind `=`; `^` turns the list around."""
+    """Whether a name matches, like NCCL's matchIfList: prefixes, or whole names after `=`; `^` inverts the list."""
     without, words = asked.startswith("^"), asked.removeprefix("^")
     exact = words.startswith("=")
     wanted = [word.partition(":")[0] for word in words.removeprefix("=").split(",") if word]
@@ -114,7 +114,8 @@ def _matches(name: str, asked: str) -> bool:
 
 
 def gloo_choice(interfaces: list[HostFactRow], name: HostFactRow, variables: Mapping[str, str]) -> InterfaceChoice:
-    """As torch's ProcessGroupGloo chooses: whole names, or the address that the host's name resolves to."""
+    """Return the interface that torch's ProcessGroupGloo chooses: whole names, or the address that the host's name
+    resolves to."""
     asked = variables.get("GLOO_SOCKET_IFNAME", "")
     if asked:
         wanted = asked.split(",")
@@ -127,12 +128,12 @@ def gloo_choice(interfaces: list[HostFactRow], name: HostFactRow, variables: Map
             return InterfaceChoice("gloo", chosen, f"{name.subject} is {address}", None, is_loopback(address))
     loopback = [one for one in interfaces if one.values.get("loopback")]
     return InterfaceChoice(
-        "gloo", loopback, f"{name.subject} is no address of this host: it falls back to loopback", None, True
+        "gloo", loopback, f"{name.subject} is not an address of this host, so Gloo falls back to loopback", None, True
     )
 
 
 def is_virtual(interface: HostFactRow) -> bool:
-    """Whether an interface is none of the machine's own: that it is down, or has another MTU, is a matter of course."""
+    """Return whether an interface is virtual: it is normal for it to be down or to have another MTU."""
     return str(interface.subject).startswith(_VIRTUAL) or bool(interface.values.get("loopback"))
 
 
@@ -141,7 +142,7 @@ def _addresses(interface: HostFactRow) -> list[str]:
 
 
 def _is_down(interface: HostFactRow) -> bool:
-    """It has an address that others could reach, and carries nothing now."""
+    """Whether an interface has an address that others could reach, but no link now."""
     return not is_virtual(interface) and bool(_addresses(interface)) and interface.values.get("carrier") is False
 
 
@@ -154,9 +155,9 @@ def _told(
     address = next((address for one in choice.interfaces for address in _addresses(one)), None)
     named: dict[str, Any] = {"library": choice.library, "interface": shown or None, "address": address}
     if not choice.interfaces and choice.variable:
-        words = f"{library} finds no interface: {choice.why} names none that runs here with an address."
+        words = f"{library} finds no interface: {choice.why} names no running interface with an address here."
         named |= {"variable": f"{choice.library.upper()}_SOCKET_IFNAME", "value": choice.variable}
-        # Whether this library is used at all, the look does not say.
+        # The capture does not show whether this library is used at all.
         yield finding("startup.interface_unusable", Severity.NOTICE, facts, words, **named)
     elif not choice.interfaces:
         yield finding("startup.interface_unusable", Severity.NOTICE, facts, f"{library}: {choice.why}.", **named)
@@ -164,8 +165,8 @@ def _told(
         words = (
             f"{library} would talk to its peers through {shown} ({address}), which no other host reaches: {choice.why}"
         )
-        # What went down while the job ran was no wrong choice of anybody.
-        severity, more = (Severity.NOTICE, f", as {down.subject} is down") if down else (Severity.WARNING, "")
+        # An interface that went down while the job ran was not a wrong choice.
+        severity, more = (Severity.NOTICE, f", because {down.subject} is down") if down else (Severity.WARNING, "")
         yield finding("startup.interface_unusable", severity, facts, f"{words}{more}.", **named, loopback=True)
     else:
         words = f"{library} takes {shown} ({address}): {choice.why}."
@@ -180,15 +181,15 @@ def _name(name: HostFactRow, several: bool | None) -> Iterator[Finding]:
     says = f"resolves to {first}" if first else "does not resolve"
     reach = {
         True: "which ranks on other hosts cannot reach",
-        False: "which is no harm while all ranks are on this host",
+        False: "which is harmless as long as all ranks are on this host",
         None: "which no other host can reach",
     }
     yield finding(
         "network.hostname_loopback",
         {True: Severity.WARNING, False: Severity.INFO, None: Severity.NOTICE}[several],
         [name],
-        f"The host's own name, {name.subject}, {says}: Gloo tells its peers a loopback address, {reach[several]} "
-        "(GLOO_SOCKET_IFNAME names an interface instead).",
+        f"The host's own name, {name.subject}, {says}: Gloo gives its peers a loopback address, {reach[several]} "
+        "(set GLOO_SOCKET_IFNAME to name an interface instead).",
         name=name.subject,
         addresses=addresses[:8],
         several_hosts=several,

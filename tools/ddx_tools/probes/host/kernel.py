@@ -1,4 +1,4 @@
-"""Findings out of the kernel's log: Xids, kills for memory, messages of network devices, PCIe, file systems."""
+"""Findings about the kernel log: Xids, OOM kills, messages about network devices, PCIe, file systems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddx_tools.model.grouping import gathered
 
 _SEVERE = {"memory", "nvlink", "bus"}
 _MEMORY_KINDS = {63: "remap_pending", 64: "remap_failed", 92: "correctable", 156: "remap_pending", 157: "remap_failed"}
-"""Other Xids of memory are uncorrectable errors."""
+"""All other memory Xids are uncorrectable errors."""
 _MILD_KINDS = ("remap_pending", "correctable")
 
 _MESSAGES = {
@@ -22,9 +22,9 @@ _MESSAGES = {
     "segfault": "a process ended with a segmentation fault",
     "nic": "a network device reported trouble",
     "pcie_error": "PCIe errors",
-    "machine_check": "hardware errors of the CPU or its memory",
+    "machine_check": "hardware errors in the CPU or its memory",
     "file_system": "a file system or its server does not answer",
-    "io_page_fault": "the IOMMU refused an access of a device",
+    "io_page_fault": "the IOMMU blocked a device's memory access",
     "nvrm": "the NVIDIA driver reported a failure",
 }
 _ALWAYS = {"io_page_fault", "nvrm", "machine_check"}
@@ -32,10 +32,10 @@ _LASTING = {"gpu_off_bus", "iommu"}
 
 
 def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """What the kernel logged, worst first."""
+    """Yield findings about what the kernel logged, worst first."""
     logged = of_topic(facts, "kernel")
-    # What is older than the job, or happened to another container, explains none of its troubles; a GPU that was lost
-    # then is still lost.
+    # Events before the job, or in another container, do not explain the job's troubles; but a GPU lost back then is
+    # still lost.
     mine = [fact for fact in logged if not fact.values.get("elsewhere")]
     kernel = [fact for fact in mine if not fact.values.get("before_job") or fact.subject in _LASTING]
     yield from _xids(kernel)
@@ -49,7 +49,7 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def mark_long_before(facts: Iterable[HostFactRow], first_call_s: float | None) -> None:
-    """Mark what the kernel logged long before the first call that the job's flight records hold."""
+    """Mark what the kernel logged long before the first call in the job's flight records."""
     for fact in of_topic(facts, "kernel"):
         if is_long_before(fact.values.get("time_s"), first_call_s):
             fact.values["before_job"] = True
@@ -105,7 +105,7 @@ def _memory_errors(kernel: list[HostFactRow]) -> Iterator[Finding]:
             "gpu.memory_error",
             Severity.WARNING if kind in _MILD_KINDS else Severity.FAILURE,
             group,
-            f"Errors of GPU memory (Xid {', '.join(map(str, numbers))}) on GPU {devices_text(devices)}.",
+            f"GPU memory errors (Xid {', '.join(map(str, numbers))}) on GPU {devices_text(devices)}.",
             devices=devices,
             kind=kind,
             count=len(group),
@@ -130,7 +130,7 @@ def _switch_errors(kernel: list[HostFactRow]) -> Iterator[Finding]:
             "gpu.nvlink_error",
             Severity.FAILURE if fatal else Severity.WARNING,
             group,
-            f"The NVSwitch {group[0].values['device']} reported SXid {', '.join(map(str, codes[:8]))}.",
+            f"NVSwitch {group[0].values['device']} reported SXid {', '.join(map(str, codes[:8]))}.",
             devices=[group[0].values["device"]],
             what="sxid",
             codes=codes,
@@ -139,7 +139,7 @@ def _switch_errors(kernel: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _kills(kernel: list[HostFactRow]) -> Iterator[Finding]:
-    """One finding for each process that was killed: the kernel writes several lines about it."""
+    """One finding for each killed process: the kernel writes several lines about one kill."""
     for group in _groups((fact for fact in kernel if fact.subject == "oom_kill"), "pid"):
         said: dict[str, Any] = {}
         for fact in group:
@@ -161,7 +161,7 @@ def _kills(kernel: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _links(kernel: list[HostFactRow]) -> Iterator[Finding]:
-    """A link that went down while the log was written; it may have come back."""
+    """Links that went down during the log; they may have come back up."""
     for group in _groups((fact for fact in kernel if fact.subject == "link"), "device"):
         downs = [fact for fact in group if fact.values["state"] == "down"]
         if not downs:
@@ -173,7 +173,7 @@ def _links(kernel: list[HostFactRow]) -> Iterator[Finding]:
             "network.link_down",
             Severity.NOTICE if last == "up" else Severity.WARNING,
             downs,
-            f"The link of {device} went down{often}; in the end it was {last}.",
+            f"The link of {device} went down{often}; at the end of the log it was {last}.",
             device=device,
             state=last,
             times=len(downs),
@@ -218,7 +218,7 @@ def _driver_versions(kernel: list[HostFactRow], troubles: list[HostFactRow]) -> 
         versions = {
             name: fact.values[name] for fact in group for name in ("client", "module", "library") if name in fact.values
         }
-        words = "The NVIDIA libraries and the loaded kernel module are of different versions."
+        words = "The NVIDIA libraries and the loaded kernel module have different versions."
         yield finding(
             "startup.versions_differ", Severity.FAILURE, group, words, what="driver", versions=versions or None
         )

@@ -1,4 +1,4 @@
-"""Findings about packets that do not arrive: too large for the way, or lost and sent again."""
+"""Findings about packets that do not arrive: too large for the path, or lost and retransmitted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 
 _STALLED_BACKOFF = 3
-"""Doublings of the retransmission timer: the same segment was lost so often in a row."""
+"""How many times in a row the same segment was lost (doublings of the retransmission timer)."""
 _LOSSY, _FEW = 1e-3, 1e-4
-"""Shares of segments sent again: from the first a collective suffers; below the second a network is well."""
+"""Shares of retransmitted segments: at the first, collectives suffer; below the second, the network is healthy."""
 _LOSSY_NOW = 1e-2
 _LEAST_SENT = 1_000
 _LEAST_LOST = 10
@@ -23,11 +23,12 @@ _HEADERS_BYTES = 28
 """IPv4 and ICMP headers around the data of a ping."""
 
 LOSS = re.compile(r"out_of_sequence|packet_seq_err|adp_retrans|discard|drop", re.I)
-"""Counters of packets that never came, or were thrown away for want of room; a bad cable counts errors of symbols."""
+"""Counters of packets that never arrived or were dropped for lack of buffers; a bad cable raises symbol errors
+instead."""
 
 
 def loss_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """All of them, but for the counters of ports."""
+    """Yield all findings about packet loss, except those from port counters."""
     for pings in gathered(((ping.host, ping.subject), ping) for ping in of_topic(facts, "ping")).values():
         yield from _too_large(pings)
     yield from _stalled(facts)
@@ -42,9 +43,10 @@ def loss_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _too_large(pings: list[HostFactRow]) -> Iterator[Finding]:
-    """Small packets arrive, large ones that may not be cut vanish, and nobody says that they are too large.
+    """Small packets arrive, but large ones that must not be fragmented vanish, and no host says that they are too
+    large.
 
-    Where the own interface or a router refuses the size, ping says so, and TCP learns of it as well.
+    If this host's interface or a router rejects the size, ping says so, and TCP receives that too.
     """
     arrived = [ping for ping in pings if ping.values["received"]]
     vanished = [
@@ -62,14 +64,14 @@ def _too_large(pings: list[HostFactRow]) -> Iterator[Finding]:
     if not lost:
         return
     least = min(ping.values["size_bytes"] for ping in lost)
-    # Without the command nobody knows whether they might be cut: then it may be the pieces that are lost.
+    # Without the command, fragmentation may have been allowed, and a fragment may have been lost.
     certain = any(ping.values.get("whole") for ping in lost)
     yield finding(
         "network.mtu_differs",
         Severity.WARNING if certain else Severity.NOTICE,
         [*lost, *arrived],
-        f"Packets of {least + _HEADERS_BYTES} bytes to {lost[0].subject} vanish, those of {largest + _HEADERS_BYTES} "
-        "arrive, and no hop says that they are too large.",
+        f"Packets of {least + _HEADERS_BYTES} bytes to {lost[0].subject} vanish, whereas those of "
+        f"{largest + _HEADERS_BYTES} arrive, and no hop reports that they are too large.",
         how="path",
         peer=lost[0].subject,
         arrives_bytes=largest + _HEADERS_BYTES,
@@ -78,7 +80,7 @@ def _too_large(pings: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _connections(facts: list[HostFactRow]) -> list[HostFactRow]:
-    """One for each connection, as it was seen last; a half of one, of which no address was kept, for itself."""
+    """The last reading of each connection; a reading without addresses counts as a connection of its own."""
     others = owned_by_others(facts)
     last: dict[object, HostFactRow] = {}
     for place, socket in enumerate(one for one in of_topic(facts, "tcp_socket") if not others(one)):
@@ -87,11 +89,11 @@ def _connections(facts: list[HostFactRow]) -> list[HostFactRow]:
 
 
 def stalled_sockets(facts: list[HostFactRow]) -> list[HostFactRow]:
-    """Connections whose oldest segment is sent again and again and is not acknowledged."""
+    """Return the connections whose oldest segment is retransmitted repeatedly without an ACK."""
     return [
         socket
         for socket in _connections(facts)
-        # With its window shut, the peer does answer: it does not read. One that is asked for never was there.
+        # With a zero window, the peer does answer but does not read. A connection still being requested never existed.
         if socket.values.get("backoff", 0) >= _STALLED_BACKOFF
         and socket.values.get("timer") != "persist"
         and socket.values.get("state") != "syn-sent"
@@ -103,17 +105,17 @@ def _stalled(facts: list[HostFactRow]) -> Iterator[Finding]:
         named = ("again", "backoff", "cwnd", "mss", "pmtu", "rto")
         counters = {name: socket.values[name] for name in named if name in socket.values}
         words = (
-            f"A TCP connection to {socket.subject or 'a peer'} makes no progress: its oldest segment was sent again "
-            f"{socket.values['backoff']} times in a row without an answer."
+            f"A TCP connection to {socket.subject or 'a peer'} makes no progress: its oldest segment was retransmitted "
+            f"{socket.values['backoff']} times in a row without an ACK."
         )
         yield finding("network.packet_loss", Severity.WARNING, [socket], words, counters=counters, how="stalled")
 
 
 def _sent_again_to_others(sockets: list[HostFactRow]) -> Iterator[Finding]:
-    """Connections to other hosts of which TCP sent a large share again since they were made.
+    """Connections to other hosts with a large share of retransmissions since they were established.
 
-    A host's counters hold its connections to itself as well, and those of everybody else. What the peer had already
-    (`dsack_dups`) was sent again for nothing and is no loss.
+    A host's counters also cover its connections to itself and those of all other programs. Segments that the peer
+    already had (`dsack_dups`) were retransmitted needlessly and are not losses.
     """
     lossy: dict[tuple[str | None, str], list[tuple[int, HostFactRow]]] = defaultdict(list)
     for socket in sockets:
@@ -131,7 +133,7 @@ def _sent_again_to_others(sockets: list[HostFactRow]) -> Iterator[Finding]:
             "network.packet_loss",
             Severity.WARNING,
             [socket for _, socket in found],
-            f"TCP sent {again / sent:.1%} of its segments to {peer} again since the connections were made.",
+            f"TCP retransmitted {again / sent:.1%} of its segments to {peer} since the connections were established.",
             [place for _, socket in found for place in socket.evidence_of("retrans")],
             counters={"retrans": again, "data_segs_out": sent},
             rate=round(again / sent, 4),
@@ -141,7 +143,7 @@ def _sent_again_to_others(sockets: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _sent_again(readings: list[HostFactRow]) -> Iterator[Finding]:
-    """The share of segments that TCP sent again, between two readings; else since boot, which says less."""
+    """The share of segments that TCP retransmitted between two readings, or since boot, which says less."""
     whole = [one for one in readings if {"sent", "again"} <= set(one.values)]
     if not whole:
         return
@@ -156,7 +158,7 @@ def _sent_again(readings: list[HostFactRow]) -> Iterator[Finding]:
         "network.packet_loss",
         Severity.WARNING if between and share >= _LOSSY else Severity.NOTICE,
         whole,
-        f"TCP sent {share:.2%} of its segments again {'between two readings' if between else 'since boot'}.",
+        f"TCP retransmitted {share:.2%} of its segments {'between two readings' if between else 'since boot'}.",
         counters={"TcpRetransSegs": again, "TcpOutSegs": sent},
         rate=share,
         how="between_readings" if between else "since_boot",
@@ -164,9 +166,9 @@ def _sent_again(readings: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _sent_again_now(readings: list[HostFactRow]) -> Iterator[Finding]:
-    """As `_sent_again`, within the second of a live look at whatever the host does.
+    """Like `_sent_again`, within the second of a live capture, for all of the host's traffic.
 
-    Its connections to itself are counted, too, and on a busy host they send a few of a thousand again for nothing.
+    That includes its connections to itself, which on a busy host needlessly retransmit a few segments per thousand.
     """
     first, last = readings[0].values, readings[-1].values
     sent, again = last["sent"] - first["sent"], last["again"] - first["again"]
@@ -178,7 +180,7 @@ def _sent_again_now(readings: list[HostFactRow]) -> Iterator[Finding]:
 def _dropped(readings: list[HostFactRow]) -> Iterator[Finding]:
     """Packets that an interface dropped or found damaged between two samples.
 
-    Totals since boot say nothing: every interface drops what nobody has asked for, such as protocols it does not know.
+    Totals since boot mean nothing: every interface drops unwanted packets, such as unknown protocols.
     """
     first, last = readings[0].values, readings[-1].values
     grown = {name: last[name] - first.get(name, 0) for name in last if name.endswith(("_drops", "_errors"))}
@@ -201,7 +203,7 @@ def _dropped(readings: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def port_losses(ports: list[HostFactRow], shown: dict[str, int], *, growing: bool, **facts: Any) -> Iterator[Finding]:
-    """Losses among the error counters of one port, `shown`: how far each grew, or else its total."""
+    """Yield a finding about losses in one port's error counters; `shown`: how far each grew, or else its total."""
     losses = {name: count for name, count in shown.items() if LOSS.search(name)}
     if not losses:
         return
@@ -211,7 +213,7 @@ def port_losses(ports: list[HostFactRow], shown: dict[str, int], *, growing: boo
         "network.packet_loss",
         Severity.WARNING if growing else Severity.NOTICE,
         ports,
-        f"{facts.get('device') or 'A port'}: packets are lost or sent again "
+        f"{facts.get('device') or 'A port'}: packets are lost or retransmitted "
         f"({'counters grew by' if growing else 'totals'}: {named}).",
         counters=losses,
         how="between_readings" if growing else "since_boot",
@@ -220,16 +222,17 @@ def port_losses(ports: list[HostFactRow], shown: dict[str, int], *, growing: boo
 
 
 def cut_pair_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Pairs of hosts between which a connection makes no progress, while each of them is looked at and reaches others.
+    """Yield a finding for each pair of captured hosts whose connection makes no progress, although both reach other
+    hosts.
 
-    The kernel of a host acknowledges what comes, whatever its processes do. So the packets do not come.
+    A host's kernel acknowledges what arrives, whatever its processes do, so the packets do not arrive.
     """
     owners = owners_of_addresses(facts)
     ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
     stalled: dict[frozenset[str], list[HostFactRow]] = {}
     for socket in stalled_sockets(facts):
         owner = owners.get(host_of(ends(socket)[1])) if "local" in socket.values else None
-        # Where a window is shut, nothing is on its way: the peer answers, and does not read.
+        # With a zero window, nothing is in flight: the peer answers but does not read.
         if socket.values.get("unacked", 0) > 0 and owner and socket.host and owner != socket.host:
             stalled.setdefault(frozenset((socket.host, owner)), []).append(socket)
     connected: dict[str, set[str]] = {}
@@ -251,7 +254,7 @@ def cut_pair_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
         first, second = sorted(pair)
         words = (
             f"A TCP connection between {first} and {second} makes no progress: its oldest segment was retransmitted "
-            f"{again} times without an answer, while both hosts are up{' and reach others' if all(others) else ''}."
+            f"{again} times without an ACK, although both hosts are up{' and reach others' if all(others) else ''}."
         )
         both = {rank for rank in of_peers if rank is not None} if len(of_peers) == len(pair) else told
         yield finding(

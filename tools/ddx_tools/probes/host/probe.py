@@ -1,4 +1,4 @@
-"""Probe `host`: one read-only capture of a machine, or the user's texts about one."""
+"""Probe `host`: a read-only capture of a machine, or the user's texts about one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class HostArgs(ProbeArgs):
 
     target: list[str] = Field(
         default_factory=list,
-        description="Nothing: this machine and the job on it. A pid: this machine as that process sees it. Or files "
-        "with outputs of commands (df, lspci, nvidia-smi, dmesg, …), and directories of such files.",
+        description="Empty: this machine and the job on it. A pid: this machine as that process sees it. Or files "
+        "with command output (df, lspci, nvidia-smi, dmesg, …), and directories of such files.",
     )
     interval_s: float = Field(
         default=1.0,
@@ -26,7 +26,7 @@ class HostArgs(ProbeArgs):
 
 
 def capture(host: Host, args: HostArgs) -> Raw:
-    """Look at the machine; or keep the files that hold a text of one, and leave all others alone."""
+    """Capture the machine, or keep the given files that contain a text about one and ignore the others."""
     from ddx_tools.probes.host.capture import look, read_files
 
     if args.paths:
@@ -35,7 +35,7 @@ def capture(host: Host, args: HostArgs) -> Raw:
 
 
 def parse(raw: Raw) -> Rows:
-    """Rows of `host_facts`."""
+    """Return the rows of `host_facts`."""
     from ddx_tools.probes.host.capture import text_rows
     from ddx_tools.probes.host.capture_rows import looked_rows
 
@@ -46,14 +46,14 @@ PROBE = Probe(
     id="host",
     title="Machines",
     description=(
-        "Looks once at this machine, changing nothing: GPUs by NVML (errors, clocks, links, who holds memory), the "
-        "kernel's log, shared and locked memory, limits of the container with its kills for memory and its CPU quota, "
-        "interfaces and which of them NCCL and Gloo take, what the host's name resolves to, RDMA ports, packets lost "
-        "between two readings, connections whose bytes nobody reads. Says what cannot be known here apart from what is "
-        "well. Or reads what commands print about a machine, as people paste it: dmesg, journalctl -k, nvidia-smi with "
-        "-q, topo -m and nvlink, df, free, ulimit, lspci -vvv, ibstat, ibv_devinfo, show_gids, perfquery, ip, ss, "
-        "ethtool, ps, sacct, scontrol, kubectl describe pod, and saved /metrics pages of dcgm-exporter, GPUd, "
-        "node_exporter and NCCL Inspector; several may stand in one file. Of several hosts it names the odd one."
+        "Captures this machine without changing anything: GPUs through NVML (errors, clocks, links, processes that "
+        "hold memory), the kernel log, shared and locked memory, container limits with OOM kills and CPU quota, "
+        "interfaces and the ones that NCCL and Gloo choose, what the host's name resolves to, RDMA ports, packets "
+        "lost between two readings, connections with unread bytes. Lists what is unknown here separately from what is "
+        "healthy. Or reads pasted command output about a machine: dmesg, journalctl -k, nvidia-smi with -q, topo -m "
+        "and nvlink, df, free, ulimit, lspci -vvv, ibstat, ibv_devinfo, show_gids, perfquery, ip, ss, ethtool, ps, "
+        "sacct, scontrol, kubectl describe pod, and saved /metrics pages of dcgm-exporter, GPUd, node_exporter and "
+        "NCCL Inspector; one file may contain several. With several hosts, it names the odd one."
     ),
     args=HostArgs,
     capture=capture,
@@ -67,7 +67,7 @@ PROBE = Probe(
     examples={
         "": "this machine, and the job on it",
         "48213": "this machine as the process 48213 sees it",
-        "host.txt": "a file into which somebody pasted outputs of df, nvidia-smi, ibstat, dmesg, …",
+        "host.txt": "a file with pasted output of df, nvidia-smi, ibstat, dmesg, …",
         "node1.txt node2.txt": "two machines, to compare their MTU, links and GPUs",
         "diagnostics/ --json": "all such texts below a directory, as JSON",
     },

@@ -1,4 +1,4 @@
-"""Findings out of what schedulers say: how jobs and pods ended, on which nodes, and nodes out of service."""
+"""Findings about scheduler output: how jobs and pods ended, on which nodes, and nodes out of service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FEW = 3
 
 
 def scheduler_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """How jobs ended; nodes on which several of them failed."""
+    """Yield findings about how jobs and pods ended, and about nodes where several jobs failed."""
     jobs = of_topic(facts, "job_state")
     yield from _jobs_ended(jobs)
     yield from _failing_nodes(jobs)
@@ -58,7 +58,7 @@ def _jobs_ended(jobs: list[HostFactRow]) -> Iterator[Finding]:
             signals=signals or None,
         )
         if state == "OUT_OF_MEMORY":
-            text = f"Slurm says that job {', '.join(names[:6])} ran out of memory."
+            text = f"Slurm reports that job {', '.join(names[:6])} ran out of memory."
             about = nodes if all(map(_is_one_node, nodes)) else None
             yield finding("host.oom_kill", Severity.FAILURE, group, text, limit="cgroup", about=about)
 
@@ -68,7 +68,7 @@ def _is_one_node(nodes: str) -> bool:
 
 
 def _failing_nodes(jobs: list[HostFactRow]) -> Iterator[Finding]:
-    """A node on which several different jobs failed and none ended well, apart from those on other nodes."""
+    """A node on which several different jobs failed and none succeeded, unlike on other nodes."""
     by_node = gathered(
         (job.values["nodes"], job) for job in jobs if "nodes" in job.values and _is_one_node(job.values["nodes"])
     )
@@ -87,7 +87,7 @@ def _failing_nodes(jobs: list[HostFactRow]) -> Iterator[Finding]:
             "host.jobs_failed",
             Severity.NOTICE,
             [job for job in group if job.values["state"] in _BLAMES_NODE],
-            f"{len(failed)} jobs failed on {node}, and none ended well there.",
+            f"{len(failed)} jobs failed on {node}, and none succeeded there.",
             jobs=len(failed),
             completed_elsewhere=elsewhere,
             about=[node],
@@ -95,7 +95,7 @@ def _failing_nodes(jobs: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _not_started(pods: list[HostFactRow]) -> Iterator[Finding]:
-    """Pods that wait for a place or an image while others of the same workload run."""
+    """Pods that wait for scheduling or an image while others of the same workload run."""
     last = {pod.subject: pod for pod in pods}
     running = {_workload(pod) for pod in last.values() if pod.values["state"] == "Running"}
     late = [pod for pod in last.values() if _NOT_STARTED.match(pod.values["state"]) and _workload(pod) in running]
@@ -115,7 +115,7 @@ def _not_started(pods: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def _workload(pod: HostFactRow) -> str:
-    """What pods of one job share of their names: operators put the role and a number behind it."""
+    """The name prefix that pods of one job share: operators append the role and a number."""
     return re.sub(r"(?:-(?:master|worker|launcher|chief|node|leader|ps|\w{0,10}\d+))+$", "", str(pod.subject))
 
 
@@ -141,5 +141,5 @@ def _pod(pod: HostFactRow) -> Iterator[Finding]:
         about=about,
     )
     if reason == "OOMKilled":
-        words = f"Kubernetes says that {name} was killed for memory."
+        words = f"Kubernetes reports that {name} was killed for memory."
         yield finding("host.oom_kill", Severity.FAILURE, [pod], words, limit="cgroup", about=about)

@@ -1,4 +1,4 @@
-"""The facts of machines as a table that a person reads in ten seconds: what deserves a word first, and why."""
+"""The facts about machines as a table that a person reads in ten seconds: problems first, with their codes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _JUDGED = {
     "acs", "cgroup", "cpu_quota", "disk", "gpu", "host_name", "ib_port", "interface", "memory", "nvlink", "pcie_link",
     "pids", "port_errors", "ptrace", "tcp_counters",
 }  # fmt: skip
-"""Topics of which a check says something whenever they are not well."""
+"""Topics for which a check always reports a problem if there is one."""
 _VALUE_CHARS = 100
 _HIDDEN = {"look", "rank_process", "nic_counters"}
-"""What other rows rest on."""
+"""Topics that only support other rows and are not shown."""
 
 
 def fact_table(store: Store) -> list[dict[str, Any]]:
-    """Topic, subject, value, verdict, host: rows with a verdict first, what cannot be known here last."""
+    """Return the rows to show: topic, subject, value, verdict, host; rows with a verdict first, unknown ones last."""
     facts = read_facts(store)
     verdicts = _verdicts(findings_of_facts(facts))
     rows: dict[tuple[object, ...], dict[str, Any]] = {}
@@ -35,7 +35,7 @@ def fact_table(store: Store) -> list[dict[str, Any]]:
             continue
         verdict = _verdict(fact, verdicts)
         row = _row(fact, verdict)
-        # A kernel log repeats itself, counters are read twice, and ranks have the same limits.
+        # Kernel logs repeat lines, counters are read twice, and ranks have the same limits.
         value = row["value"] if fact.topic != "kernel" else ""
         key = (fact.topic, fact.subject if fact.topic != "process" else None, value, verdict, fact.host)
         known = rows.setdefault(key, row | {"times": 0})
@@ -49,7 +49,7 @@ def fact_table(store: Store) -> list[dict[str, Any]]:
 
 
 def _is_idle(fact: HostFactRow) -> bool:
-    """A connection that holds nothing now: it is known only for what it sent again at some time."""
+    """Whether a connection holds no bytes now: it is listed only for earlier retransmissions."""
     held = fact.values.get("unread_bytes"), fact.values.get("unsent_bytes")
     return fact.topic == "tcp_socket" and held == (0, 0) and "backoff" not in fact.values
 
@@ -62,7 +62,7 @@ def _row(fact: HostFactRow, verdict: str) -> dict[str, Any]:
 
 
 def _verdicts(findings: list[Finding]) -> dict[tuple[str, int | None, str], set[str]]:
-    """By place of evidence: the codes of findings that deserve a word."""
+    """The codes of findings above info, by place of evidence."""
     told: dict[tuple[str, int | None, str], set[str]] = {}
     for finding in findings:
         if finding.severity is not Severity.INFO:
@@ -72,7 +72,7 @@ def _verdicts(findings: list[Finding]) -> dict[tuple[str, int | None, str], set[
 
 
 def _verdict(fact: HostFactRow, told: dict[tuple[str, int | None, str], set[str]]) -> str:
-    """Codes, `ok`, when it was, or nothing where nobody judges it."""
+    """The finding codes about a fact, or `ok`, or when it happened; empty if no check judges it."""
     if fact.topic == "unavailable":
         return NOT_AVAILABLE
     if fact.values.get("before_job") or fact.values.get("elsewhere"):
@@ -88,7 +88,7 @@ _ABOUT = {
     "package": ("startup.versions_differ",),
     "interface": ("network.interface", "network.link_down", "network.mtu", "startup.interface", "host.differs"),
 }
-"""Several facts stand on one line of a look's JSON; codes that are about these."""
+"""The codes about each topic, because one line of a capture's JSON holds several facts."""
 
 
 def _sizes(values: Values) -> str:
@@ -127,8 +127,8 @@ def _cgroup(values: Values) -> str:
 
 def _quota(values: Values) -> str:
     if "cpus" not in values:
-        return "no quota" if not values.get("throttled") else f"held back in {values['throttled']} periods"
-    return f"{values['cpus']:g} CPUs, held back in {values.get('throttled', 0)} of {values.get('periods', 0)} periods"
+        return "no quota" if not values.get("throttled") else f"throttled in {values['throttled']} periods"
+    return f"{values['cpus']:g} CPUs, throttled in {values.get('throttled', 0)} of {values.get('periods', 0)} periods"
 
 
 def _process(values: Values) -> str:
@@ -150,16 +150,16 @@ _SHOWN: dict[str, Callable[[Values], str]] = {
     "memory": lambda values: (
         f"{gibibytes(values.get('available_bytes', 0))} of {gibibytes(values.get('total_bytes', 0))} left"
     ),
-    "tcp_counters": lambda values: f"{values.get('again')} of {values.get('sent')} segments sent again",
+    "tcp_counters": lambda values: f"{values.get('again')} of {values.get('sent')} segments retransmitted",
     "host_name": lambda values: ", ".join(values["addresses"]) or "does not resolve",
-    "route": lambda values: f"default route by {values['gateway']}",
+    "route": lambda values: f"default route via {values['gateway']}",
     "pcie_link": lambda values: f"{values.get('width', '?')} of {values.get('possible', '?')} lanes",
     "ptrace": lambda values: f"Yama scope {values['scope']}",
     "pids": lambda values: f"{values['current']} of {values['most']}",
     "job": lambda values: f"{values['ranks_here']} of {values.get('world_size', '?')} ranks here",
     "unavailable": lambda values: str(values["why"]),
 }
-"""Other topics are shown in the words that say it."""
+"""Other topics are shown with their original text."""
 
 
 def _value(fact: HostFactRow) -> str:

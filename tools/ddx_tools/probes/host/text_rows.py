@@ -1,4 +1,4 @@
-"""A text about a machine as rows of `host_facts`: which readers can say something of it, and what they say."""
+"""Turns a text about a machine into rows of `host_facts`: the readers that apply to it, and their facts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ddx_tools.parsers.network import neighbours_text, path_text, ss_text
 Reader = Callable[[Sequence[TextLine]], Iterator[HostFact]]
 
 MOST_FACTS = 20_000
-"""Of one reader in one file: a kernel log can repeat one message for days."""
+"""The maximum number of facts per reader and file: a kernel log can repeat one message for days."""
 QUOTE_LIMIT = 300
 
 _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
@@ -63,22 +63,22 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
 
 _KERNEL_STAMP = re.compile(r"^(?:<\d{1,3}>)?\[ {0,8}\d{1,9}\.\d{6}\] |^\S.{14,40} kernel(?:\[\d{1,9}\])?: ", re.M)
 _FIRST_LINES = 4_000
-"""Characters in which a kernel log shows its time stamps; what it has to say may come much later."""
+"""Characters in which a kernel log shows its time stamps; its facts may come much later."""
 
 
 def recognises(_: str, data: bytes) -> bool:
-    """Return whether a text, or its beginning, may be of use to a reader. Cheap; facts may be none."""
+    """Return whether a reader may find facts in a text or its beginning. Cheap; there may be none after all."""
     text = read_text(data)
     return _is_kernel_log(text) or _any_needle().search(text) is not None
 
 
 def goes_on(head: bytes) -> bool:
-    """Whether the beginning of a long file promises more than that: it says something already, or is a kernel log."""
+    """Return whether the rest of a long file is worth reading: its beginning has facts, or it is a kernel log."""
     return _is_kernel_log(read_text(head)) or says_something(head)
 
 
 def says_something(data: bytes) -> bool:
-    """Whether `fact_rows` of a text has any; it need not be read to its end to tell."""
+    """Return whether `fact_rows` finds any fact in a text; stops at the first one."""
     readers, lines = _readers_of(read_text(data))
     return any(True for read in readers for _ in read(lines))
 
@@ -89,14 +89,14 @@ def _is_kernel_log(text: str) -> bool:
 
 @cache
 def _any_needle() -> Any:
-    """Searches for all readers at once."""
+    """A compiled search for the needles of all readers at once."""
     import re2
 
     return re2.compile("|".join(re2.escape(needle) for needles, _ in _READERS for needle in needles))
 
 
 def fact_rows(data: bytes, source: str, path: str) -> list[dict[str, Any]]:
-    """Rows of `host_facts` in the order of their lines. `path` is the file's own name, which may name a host."""
+    """Return the rows of `host_facts` in line order. `path` is the file's own name, which may name a host."""
     readers, lines = _readers_of(read_text(data))
     named = facts_of_name(path).host
     rows = [_row(fact, source, named) for read in readers for fact in islice(read(lines), MOST_FACTS)]
@@ -104,7 +104,7 @@ def fact_rows(data: bytes, source: str, path: str) -> list[dict[str, Any]]:
 
 
 def _readers_of(text: str) -> tuple[list[Reader], Sequence[TextLine]]:
-    """The readers that may say something of a text, and its lines, if there are any."""
+    """The readers that may find facts in a text, and its lines if there are any such readers."""
     numbers, reader_of = _needles()
     found = numbers.Match(text.encode("utf-8", "replace")) or ()
     readers = [_READERS[number][1] for number in sorted({reader_of[needle] for needle in found})]
@@ -113,7 +113,7 @@ def _readers_of(text: str) -> tuple[list[Reader], Sequence[TextLine]]:
 
 @cache
 def _needles() -> tuple[Any, list[int]]:
-    """All needles as one set, which one pass of a text matches, and of each the number of its reader."""
+    """All needles as one set, matched in one pass over a text, with the reader number of each."""
     import re2
 
     options = re2.Options()

@@ -1,1 +1,1 @@
-"""Probe `job_log`: from the lines of logs to what they say of the ranks."""
+"""Probe `job_log`: what the lines of a job's logs say about its ranks."""

@@ -1,4 +1,4 @@
-"""Which files are logs of a job, and the rows of these. The logs stay where they are until they are read."""
+"""Finds a job's log files and turns them into rows. The logs are read in place, when rows are made."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WHY = "What this log says about the ranks is unknown."
 
 
 def capture_logs(host: Host, args: ProbeArgs) -> Raw:
-    """Find every log; what is not one is left to other probes."""
+    """Capture all logs among the target; leave other files to other probes."""
     raw = Raw(host.name)
     paths = args.paths or _paths_of_live_job(host, args.target, raw)
     taken = intake_of(host, paths)
@@ -42,8 +42,8 @@ def capture_logs(host: Host, args: ProbeArgs) -> Raw:
     files = taken.of(TextKind.LOG, TextKind.ERROR_FILE)
     if len(files) > _FILES_LIMIT:
         raw.problems.append(
-            f"{len(files)} files: {_FILES_LIMIT} were read, first those that are called as logs are, then the newest. "
-            "Name a smaller directory."
+            f"{len(files)} files: {_FILES_LIMIT} were read, first those named like logs, then the newest. Name a "
+            "smaller directory."
         )
         raw.status = ProbeStatus.PARTIAL
         files = sorted(heapq.nlargest(_FILES_LIMIT, files, key=_promise), key=files.index)
@@ -53,7 +53,7 @@ def capture_logs(host: Host, args: ProbeArgs) -> Raw:
         except HostError as error:
             raw.failed(material.path, error, _WHY)
     raw.problems += [
-        f"{material.path}: not a text log (left to the probes that read dumps)."
+        f"{material.path}: not a text log; left to the probes that read dumps."
         for material in taken.materials
         if material.named and not material.error and not material.kinds
     ]
@@ -64,18 +64,18 @@ def capture_logs(host: Host, args: ProbeArgs) -> Raw:
 
 
 def _promise(log: Material) -> tuple[bool, bool, int]:
-    """What is read first, where there are too many files, is more."""
+    """A sort key: if there are too many files, those with larger keys are read first."""
     is_log = TextKind.ERROR_FILE in log.kinds or is_log_name(log.path)
     return log.named, is_log, log.written_ns or 0
 
 
 def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
-    """The log, whose lines are read later; of one of which a bundle kept no more, its beginning and its end.
+    """The log, whose lines are read later; or its beginning and end, if a bundle kept no more.
 
     Raises HostError.
     """
     if log.damaged:
-        raw.problems.append(f"{log.path}: its end is not known. Unpack it, and name what comes out.")
+        raw.problems.append(f"{log.path}: its end is unknown. Unpack it, then name the unpacked file.")
     facts = {"path": log.path, "cut": log.damaged}
     if TextKind.ERROR_FILE in log.kinds:
         return [RawItem("error_file", _text(log.head), log.source, facts)]
@@ -92,7 +92,7 @@ def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
 
 
 def _text(data: bytes) -> bytes:
-    """What a host gave, in UTF-8. The host frees UTF-8 of secrets; what was in another encoding is freed here."""
+    """The host's bytes as UTF-8. The host redacts secrets in UTF-8; other encodings are redacted here."""
     text = as_utf8(data)
     return text if text == data else redact_bytes(text)
 
@@ -101,7 +101,7 @@ def _text(data: bytes) -> bytes:
 
 
 def _paths_of_live_job(host: Host, target: Sequence[str], raw: Raw) -> list[str]:
-    """Where the job's output goes, as far as it goes to files, and the directory of `ddx run`."""
+    """The files that the job's output goes to, and its `ddx run` directory."""
     job = job_on(host, target)
     outputs = list(dict.fromkeys(_outputs(job)))
     files = [path for path in outputs if _may_be_file(path)]
@@ -109,7 +109,7 @@ def _paths_of_live_job(host: Host, target: Sequence[str], raw: Raw) -> list[str]
     if outputs and not files:
         raw.problems.append(
             f"The output of {job.id} is not written to a file ({', '.join(outputs[:3])}), so its log cannot be read. "
-            "Start it with `ddx run -- …`, or redirect its output into a file."
+            "Start it with `ddx run -- …`, or redirect its output to a file."
         )
     processes = [member.process for member in job.members if member.process]
     directories = {process.env.get("DDX_RUN_DIR") or _log_directory(process) for process in processes}
@@ -124,7 +124,7 @@ def _outputs(job: Job) -> Iterable[str]:
 
 
 def _log_directory(process: Process) -> str | None:
-    """The directory in which torchrun keeps a run's files; its error files lie in <attempt>/<local rank>/."""
+    """The directory where torchrun keeps a run's files; error files are in <attempt>/<local rank>/."""
     error_file = posixpath.join(str(process.row.get("cwd") or ""), process.env.get("TORCHELASTIC_ERROR_FILE", ""))
     found = _ERROR_FILE.match(error_file)
     return found[1] if found else None
@@ -134,16 +134,16 @@ def _may_be_file(path: str) -> bool:
     return path.startswith("/") and not path.startswith(("/dev/", "/proc/")) and not path.endswith(" (deleted)")
 
 
-# --- from the captured parts of logs to rows of `log_events`
+# --- turning captured parts of logs into rows of `log_events`
 
 
 def log_rows(raw: Raw) -> Rows:
-    """Rows of `logs` and `log_events`. What of a log could not be read is added to the problems of the capture."""
+    """Return the rows of `logs` and `log_events`. Unread parts of logs are added to the capture's problems."""
     read_lines_of(raw)
     rows = merge_rows(_item_rows(item, raw) for item in raw.items)
     logs = {item.source: item.facts["path"] for item in raw.items if item.kind != "error_file"}
     for path in mark_earlier_runs(rows.get("log_events", ()), logs):
-        raw.problems.append(f"{path}: it is of an earlier run than the other logs: what failed in it is not judged.")
+        raw.problems.append(f"{path}: it is from an earlier run than the other logs, so its failures are not judged.")
     return rows
 
 
@@ -156,18 +156,18 @@ def _item_rows(item: RawItem, raw: Raw) -> Rows:
     log: JobLog = item.facts["lines"]
     rows = log.rows()
     if log.left_out:
-        raw.problems.append(f"{path}: {log.left_out:,} of its lines were only counted: they repeat what others say.")
+        raw.problems.append(f"{path}: {log.left_out:,} of its lines were only counted, as they repeat other lines.")
     if log.too_long:
         lines = "1 of its lines is" if log.too_long == 1 else f"{log.too_long:,} of its lines are"
         raw.problems.append(f"{path}: {lines} longer than {LINE_BYTES >> 10} KiB; the rest of each was not read.")
     return {"logs": [{"host": host, "path": path, "cut": item.facts["cut"], "source": item.source}], "log_events": rows}
 
 
-# --- rows of the files that ranks write about their own end
+# --- rows from the files that ranks write about their own end
 
 
 def error_file_row(content: ErrorFile | ExitNote, source: str, identity: FileIdentity, host: str | None) -> Row:
-    """The row of an error file or of a rank's exit note."""
+    """Return the row of an error file or a rank's exit note."""
     row: dict[str, Any] = {
         "host": content.host or host,
         "rank": content.rank if content.rank is not None else identity.rank,

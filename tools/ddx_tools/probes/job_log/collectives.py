@@ -1,6 +1,6 @@
-"""What ranks report about their collectives: timeouts, lost connections, mismatches, peers that did not come.
+"""Findings about the collectives that ranks report: timeouts, lost connections, mismatches, absent peers.
 
-A report is one rank's view: it says what that rank waited for, hardly ever who made it wait.
+A report is one rank's view: it says what that rank waited for, but seldom which rank made it wait.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _EVIDENCE_LIMIT = 8
 def collective_findings(
     events: list[LogEvent], signature_findings: dict[str, list[str]], known_ranks: set[int], seen_size: int | None
 ) -> list[Finding]:
-    """Findings about collectives.
+    """Return the findings about collectives in the reports of ranks.
 
-    `signature_findings`: codes that each signature raises; `known_ranks`: all ranks that the logs mention;
-    `seen_size`: how many ranks there are, by something else than logs.
+    `signature_findings`: the finding codes of each signature; `known_ranks`: all ranks that the logs mention;
+    `seen_size`: the number of ranks, from a source other than logs.
     """
     enclosing = Enclosing(events)
     reports = [event for event in events if event.kind in ("gloo", "watchdog", "signature")]
@@ -137,7 +137,8 @@ def _timeout(
 
 
 def _without_repeats(groups: dict[tuple[Any, ...], list[LogEvent]]) -> list[tuple[tuple[Any, ...], list[LogEvent]]]:
-    """A report is repeated without its group or its limit: what names none belongs to the only one that is named."""
+    """Groups without repeats: reports are repeated without group or limit, and such a repeat belongs to the only one
+    that is named."""
     merged = dict(groups)
     for place in (2, 3):
         for key in [key for key in merged if key[place] is None]:
@@ -154,15 +155,15 @@ def _but(key: tuple[Any, ...], place: int) -> tuple[Any, ...]:
 def _gloo_parties(
     timeouts: list[LogEvent], lost: list[LogEvent], enclosing: Enclosing, job: JobRanks
 ) -> list[GroupParticipation]:
-    """Gloo raises in every rank that waits, in the call that waits: a rank without a word waits for nobody.
+    """Gloo raises in every waiting rank, in the waiting call: a rank that reports nothing waits for no rank.
 
-    A rank that only lost a connection may have come when the others had given up: nothing says where it was.
+    A rank that only lost a connection may have entered after the others timed out: its place is unknown.
     """
     told = [event for event in timeouts if event.kind == "gloo"]
     where = {id(event): part_of(event, enclosing) for event in told if event.ranks}
     operations = {operation for _, operation in where.values()}
     places = distinct_places([place for place, _ in where.values() if place])
-    # All may be in one operation only if they are at one place.
+    # All can be in one operation only if they are at one place.
     operation = next(iter(operations)) if len(operations) == len(places) == 1 else None
     members: dict[int, GroupMember] = {}
     for event in told:
@@ -192,13 +193,13 @@ def _lost(events: list[LogEvent], enclosing: Enclosing) -> list[Finding]:
         None,
     )
     doing = f" in {', '.join(operations)}" if operations else ""
-    why = "usually the peer ended or gave up first"
+    why = "usually because the peer ended or aborted first"
     finding.summary = f"{who_reports(finding.ranks)} lost the connection to a peer{doing}; {why}."
     return [finding]
 
 
 def _missing(events: list[LogEvent], enclosing: Enclosing, known_ranks: set[int]) -> Iterator[Finding]:
-    # Rank 0 says it in its log and in its exception.
+    # Rank 0 reports it in its log and in its exception.
     reports = gathered(
         (tuple(int(number) for number in re.findall(r"\d+", event.details["missing"])), event) for event in events
     )
@@ -211,19 +212,19 @@ def _missing(events: list[LogEvent], enclosing: Enclosing, known_ranks: set[int]
             FindingPlace([event.evidence for event in told[:_EVIDENCE_LIMIT]]),
             severity=Severity.FAILURE,
             simultaneous="yes",
-            says=f"{who_reports(list(missing))} did not arrive at {operation or 'a monitored barrier'}, "
-            "as rank 0 reports.",
+            says=f"{who_reports(list(missing))} did not enter {operation or 'a monitored barrier'}, according to rank "
+            "0.",
             timeout_ms=int(told[0].details["timeout_ms"]),
         )
 
 
-# --- mismatch reports of TORCH_DISTRIBUTED_DEBUG=DETAIL: the words of each rank about itself, laid side by side
+# --- mismatch reports of TORCH_DISTRIBUTED_DEBUG=DETAIL: each rank's report about itself, compared
 
 _ASPECTS: tuple[Aspect, ...] = ("operation", "shape", "dtype")
 
 
 def fingerprint_parties(events: list[LogEvent], enclosing: Enclosing) -> list[GroupParticipation]:
-    """What the reports in these messages say, the same of all ranks together."""
+    """Return the participation of ranks in collectives, from the mismatch reports in messages."""
     by_seq = gathered(
         (report.own.seq, (event, report)) for event in events if (report := parse_mismatch(event.row["text"]))
     )
@@ -237,7 +238,7 @@ def _party(seq: int | None, reports: list[tuple[LogEvent, MismatchReport]], encl
     for event, report in reports:
         if place := part_of(event, enclosing)[0]:
             where[report.own.rank] = place
-        # A rank is right about itself, and not always about its peer.
+        # A rank's report is right about itself, but not always about its peer.
         for said in (report.own, report.peer):
             if said and (said is report.own or said.rank not in members):
                 member = members[said.rank] = GroupMember(said.rank)
@@ -259,23 +260,21 @@ def _values(said: Fingerprint, differing: list[Aspect]) -> dict[Aspect, str]:
 
 
 def _differs(aspect: str, reports: list[MismatchReport]) -> bool:
-    """Whether a report names it, or ranks that report themselves alone differ in it."""
+    """Whether a report names the aspect, or ranks that report only about themselves differ in it."""
     own = {getattr(report.own, aspect) for report in reports if report.peer is None}
     return len(own) > 1 or any(aspect in report.aspects for report in reports)
 
 
-# --- entries of flight records that somebody printed: a dict a line, with the rank in the line above or the file's
-# name
+# --- printed entries of flight records: one dict per line, with the rank in the line above or in the file name
 #     ===== /tmp/nccl_trace_rank_2  entries[-2:]
 #     {'collective_seq_id': 8, 'input_dtypes': ['Float'], 'input_sizes': [[1024]], 'process_group': ('0', 'default_pg'),
 #      'profiling_name': 'nccl:all_reduce', 'state': 'started', ...}
-# (In one line each; keys as FlightRecorder.cpp dumps them, torch 2.3 to 2.15, printed by Python or as JSON.) Such
-# lines are often shortened with dots, so they are searched and not evaluated. Whole records are read by
-# `flight_recorder`.
+# (One line each; keys as FlightRecorder.cpp dumps them, torch 2.3 to 2.15, printed by Python or as JSON.) Such lines
+# are often shortened with dots, so they are searched, not evaluated. `flight_recorder` reads whole records.
 
 _ENTRY, _HEAD = "torch_printed_entry", "torch_trace_file"
 _NEAR = 100
-"""Lines between the line that names the rank and an entry below it."""
+"""The maximum number of lines between the line that names the rank and an entry below it."""
 _FIELDS = {
     "seq": re.compile(r"""['"]collective_seq_id['"]: (\d{1,18})"""),
     "group": re.compile(r"""['"]process_group['"]: [\[(]['"]([^'"]{0,120})['"]"""),
@@ -284,7 +283,7 @@ _FIELDS = {
     "dtype": re.compile(r"""['"]input_dtypes['"]: (\[['"\w, ]{0,200}\])"""),
     "shape": re.compile(r"""['"]input_sizes['"]: (\[[\[\]\d, ]{0,300}\])"""),
 }
-# Ranks may give different sizes to these.
+# Operations to which ranks may pass different sizes.
 _RAGGED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter", "barrier")
 
 
@@ -296,7 +295,7 @@ class _Entry:
 
 
 def printed_parties(events: Iterable[LogEvent]) -> list[GroupParticipation]:
-    """What ranks were in at numbers that did not complete."""
+    """Return the operations that ranks were in, for sequence numbers that did not complete."""
     by_number: dict[tuple[int, str, str], dict[int, _Entry]] = defaultdict(dict)
     for entry in _entries(events):
         if {"seq", "group", "operation"} <= entry.told.keys():
@@ -311,7 +310,7 @@ def printed_parties(events: Iterable[LogEvent]) -> list[GroupParticipation]:
             attempts=[attempt] if attempt else [],
         )
         for (attempt, group, seq), entries in sorted(by_number.items())
-        # What all completed is no reason to wait; a difference there is left to the whole records.
+        # Nothing waits for an operation that all completed; a difference there is left to the whole records.
         if any(entry.told.get("state") != "completed" for entry in entries.values())
     ]
 

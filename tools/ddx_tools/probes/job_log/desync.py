@@ -1,7 +1,7 @@
-"""Desync reports: one rank's view of where all members of its group are, as reports of each of them.
+"""Reads desync reports: one rank's view of all members of its group, turned into a report for each member.
 
-With TORCH_NCCL_DESYNC_DEBUG=1 every rank writes to the store what it started and finished last; the rank that times out
-prints all of it (torch/csrc/distributed/c10d/TraceUtils.h, torch 1.13 to 2.13):
+With TORCH_NCCL_DESYNC_DEBUG=1, every rank writes the last operation it started and finished to the store; the rank that
+times out prints all of it (torch/csrc/distributed/c10d/TraceUtils.h, torch 1.13 to 2.13):
 
     - [1] Timeout at collective: ALLREDUCE, #2
     - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
@@ -10,7 +10,7 @@ prints all of it (torch/csrc/distributed/c10d/TraceUtils.h, torch 1.13 to 2.13):
       #2 started ranks:
         [1, 2] started ALLREDUCE
 
-"Started" is what the device began, where that is recorded: a rank may have called more.
+"Started" means started by the device, if that is recorded: a rank may have made more calls.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from ddx_tools.probes.job_log.watchdog_stacks import Whereabouts
 
 _HEAD = "torch_desync_timeout"
 _FAR = 200
-"""Lines between the head and the last line of a report with labels."""
+"""The maximum number of lines between the head and the last line of a report with labels."""
 _WHOLE = 16
-"""So many reports are read whole at either end: all members print the same, each of all members."""
+"""How many reports at each end of the log are read whole: all members print the same report about all members."""
 
 
 @dataclass
 class _Block:
-    """One desync report: its head and what stands below it."""
+    """One desync report: its head and the lines below it."""
 
     head: LogEvent
     rest: list[LogEvent] = field(default_factory=list)
 
     def holds(self, event: LogEvent) -> bool:
-        """Whether a line belongs to it: the next lines if they bear no label, else those of the same process."""
+        """Return whether a line belongs to the report: the following lines if unlabelled, else those of the same
+        process."""
         last = (self.rest or [self.head])[-1]
         stream = event.details.get("stream")
         distance = event.row["source_line"] - last.row["source_line"]
@@ -60,7 +61,7 @@ class _Block:
 
 
 def desync_reports(events: list[LogEvent], watchdog: list[WatchdogReport]) -> list[WatchdogReport]:
-    """What desync reports say of each member; the group is that of the timeout which they explain."""
+    """Return a report for each member in the desync reports; their group is that of the timeout they explain."""
     blocks = _blocks(events)
     for block in blocks[_WHOLE:-_WHOLE]:
         block.rest.clear()
@@ -118,13 +119,14 @@ def _job_ranks(group: str | None, is_world: bool, watchdog: list[WatchdogReport]
     return job_rank
 
 
-# --- watchdog and desync reports as a table: by group and rank, what it waits in and how far it got
+# --- watchdog and desync reports as a table: per group and rank, what the rank waits in and how far it got
 
 
 def watchdog_parties(
     reports: list[WatchdogReport], job: JobRanks, whereabouts: Whereabouts
 ) -> list[GroupParticipation]:
-    """All groups whose ranks' numbers count the same operations; reports of ranks that nothing names are left out."""
+    """Return the participation in all groups whose ranks count the same operations; reports without a known rank are
+    left out."""
     by_group = gathered(((report.event.attempt, report.group), report) for report in reports if report.rank is not None)
     return [
         GroupParticipation(
@@ -161,7 +163,7 @@ def _members(reports: list[WatchdogReport]) -> dict[int, GroupMember]:
             member.hosts.add(host)
         if report.timed_out:
             first = member.call
-            # The watchdog meets the oldest first, and repeats it as it ends the process; older versions go on.
+            # The watchdog finds the oldest operation first, and repeats it when it ends the process; older ones go on.
             if first is None or (report.seq is not None and first.seq is not None and report.seq < first.seq):
                 member.call = _call(report)
         if report.last_enqueued is not None and report.last_enqueued >= (member.enqueued or -1):
@@ -185,7 +187,7 @@ def _is_comparable(group: str | None, reports: list[WatchdogReport]) -> bool:
         return False
     if group is not None:
         return True
-    # No line names the group. Where members are counted otherwise than ranks, or a rank goes back, there are several.
+    # No line names the group. If member numbers differ from ranks, or a rank's number falls, there are several groups.
     if any(None not in (report.member, report.rank) and report.member != report.rank for report in reports):
         return False
     seen: dict[int | None, int] = {}
@@ -202,20 +204,22 @@ def _repeats(report: WatchdogReport, reports: list[WatchdogReport]) -> bool:
     return same[0] is not report
 
 
-# --- what watchdog reports say of point-to-point operations. They name no peer, so only two patterns are proof
+# --- watchdog reports about point-to-point operations. They name no peer, so only two patterns are proof
 
 _EVIDENCE_LIMIT = 8
 _HALVES = ("SEND", "RECV")
 _BLOCKS = {None, "COALESCED"}
-"""What may hold either half: several operations under one name, or none told."""
+"""Operations that may contain either half: several operations under one name, or an unknown one."""
 
 
 def transfer_findings(reports: list[WatchdogReport], crowd: Crowd, whereabouts: Whereabouts) -> list[Finding]:
-    """Ranks that all wait in a send, or some in one half of a transfer and all others in collectives; by attempt.
+    """Return findings, per attempt, if all ranks wait in a send, or some in one half of a transfer and all others in
+    collectives.
 
-    A send waits for its receiver. If every rank of the job is held in one, each of them waits for a rank that is held
-    in a send itself: there is a circle, whoever sends to whom. If nobody is in the other half, and who is in none is
-    held in a collective, the waiting ends at those: they went on without their part, or have it behind the collective.
+    A send waits for its receiver. If every rank of the job is blocked in one, each waits for a rank that is itself
+    blocked in a send: there is a cycle, whatever the pairs are. If no rank is in the other half, and all ranks outside
+    transfers are blocked in a collective, all waiting leads to those: they skipped their half, or have it after the
+    collective.
     """
     oldest: dict[int, dict[int, WatchdogReport]] = defaultdict(dict)
     for report in reports:
@@ -232,9 +236,10 @@ def transfer_findings(reports: list[WatchdogReport], crowd: Crowd, whereabouts: 
 
 
 def _is_one_collective(reports: list[WatchdogReport]) -> bool:
-    """Whether these may all be in one collective of all ranks.
+    """Whether these ranks can all be in one collective of all ranks.
 
-    Ranks of a smaller group, or in collectives that differ, wait for each other. Who receives from them is a victim.
+    Ranks of a smaller group, or in different collectives, wait for each other. A rank that receives from them is a
+    victim.
     """
     calls = {(report.group, report.op_type, report.seq) for report in reports}
     return len(calls) == 1 and all(report.member in (None, report.rank) for report in reports)
@@ -243,7 +248,7 @@ def _is_one_collective(reports: list[WatchdogReport]) -> bool:
 def _of_attempt(
     attempt: int, waiting: dict[int, WatchdogReport], crowd: Crowd, whereabouts: Whereabouts
 ) -> Iterator[Finding]:
-    """The finding about what all ranks wait in, where it is one of the two patterns."""
+    """The finding about what all ranks wait in, if it is one of the two patterns."""
     halves = {report.op_type for report in waiting.values() if report.op_type in _HALVES}
     elsewhere = [rank for rank, report in sorted(waiting.items()) if report.op_type not in _HALVES]
     held = sorted(waiting.keys() - set(elsewhere))
@@ -255,22 +260,22 @@ def _of_attempt(
     if elsewhere:
         code, ranks = "p2p.unmatched", elsewhere
         summary = (
-            f"{rank_list(held).capitalize()} wait in a {half.lower()}, and of the ranks that the log mentions "
-            f"nobody is in a {'recv' if half == 'SEND' else 'send'}: {rank_list(ranks)} "
-            f"{'is' if len(ranks) == 1 else 'are'} in a collective."
+            f"{rank_list(held).capitalize()} wait in a {half.lower()}, but of the ranks that the log mentions none is "
+            f"in a {'recv' if half == 'SEND' else 'send'}: {rank_list(ranks)} {'is' if len(ranks) == 1 else 'are'} in "
+            "a collective."
         )
     elif half == "SEND":
         code, ranks = "p2p.circular_wait", held
         summary = (
-            f"All ranks that the log mentions ({rank_list(ranks)}) are held in a send: each waits for one that "
-            "sends itself and receives nothing."
+            f"All ranks that the log mentions ({rank_list(ranks)}) are blocked in a send: each waits for a rank that "
+            "is itself sending, not receiving."
         )
     else:
         return
     told = [waiting[rank] for rank in dict.fromkeys([*ranks, *held])]
     hosts = {report.event.row["host"] for report in told if report.rank in ranks and report.event.row["host"]}
     lines = [report.event.evidence for report in told[:_EVIDENCE_LIMIT]]
-    # A log of the first stages of a longer pipeline looks the same as one of all.
+    # A log with only the first stages of a longer pipeline looks the same as one with all stages.
     yield raising.finding(
         code,
         Severity.FAILURE if crowd.complete else Severity.WARNING,

@@ -1,4 +1,4 @@
-"""One way in which ranks ended, with the events that report it."""
+"""How ranks ended, with the events that report it."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ EVIDENCE_LIMIT = 8
 
 @dataclass
 class EndReports:
-    """Events that report the same end of one rank or several."""
+    """The events that report the same kind of end of one or more ranks."""
 
     events: list[LogEvent] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     independent: bool | None = None
-    """Nothing says that it followed from another rank's end; None if that cannot be told."""
+    """Whether nothing shows that it followed from another rank's end; None if unknown."""
     reason: str | None = None
-    """What it followed from."""
+    """What the end followed from."""
 
     def add(self, event: LogEvent, ranks: set[int]) -> None:
-        """Another event that reports it."""
+        """Add another event that reports this end, with its ranks."""
         self.events.append(event)
         self.ranks |= ranks
 
     @property
     def who(self) -> str:
-        """The ranks, at the beginning of a sentence."""
+        """The ranks, for the beginning of a sentence."""
         return rank_list(self.ranks).capitalize() if self.ranks else "An unidentified rank"
 
     @property
     def attempts(self) -> set[int]:
-        """Restart attempts in which it happened."""
+        """The restart attempts in which it happened."""
         return {event.attempt for event in self.events}
 
     @property
     def evidence(self) -> list[Evidence]:
-        """Where it is said."""
+        """The lines that report it."""
         return [event.evidence for event in self.events[:EVIDENCE_LIMIT]]
 
     @property
     def joined(self) -> str | None:
-        """How its ranks were found out, if no line states them."""
+        """How its ranks were inferred, if no line states them."""
         return next((event.joined for event in self.events if event.joined), None)
 
     @property
     def hosts(self) -> list[str]:
-        """Hosts that the events name."""
+        """The hosts that the events name."""
         named = {event.details.get("node") or event.row["host"] for event in self.events}
         return sorted(host for host in named if host)
 
     def places(self, *, origin: bool = False) -> list[Location]:
-        """Where in the program it happened; with `origin`, where the oldest exception of a chain was raised."""
+        """Return where in the program it happened; with `origin`, where the oldest exception of a chain was raised."""
         found: dict[tuple[str, int | None], Location] = {}
         for event in self.events:
             place = event.origin_location if origin else event.location
@@ -64,7 +64,7 @@ class EndReports:
         return list(found.values())[:EVIDENCE_LIMIT]
 
     def codes(self, codes: dict[int, int]) -> dict[str, int] | None:
-        """Exit codes of its ranks, as far as known."""
+        """Return the known exit codes of its ranks."""
         return {str(rank): codes[rank] for rank in sorted(self.ranks) if rank in codes} or None
 
     def finding(
@@ -76,7 +76,7 @@ class EndReports:
         places: Sequence[Location] = (),
         **facts: Any,
     ) -> Finding:
-        """Its finding: what its ranks did, behind their names; with lines of `more` events. None is left out."""
+        """Build its finding: "<ranks> <did>", with the lines of `more` events. Facts that are None are left out."""
         told = {"reason": self.reason, "joined": self.joined, "basis": "log", **facts}
         attempts = sorted(self.attempts)
         if attempts != [0]:

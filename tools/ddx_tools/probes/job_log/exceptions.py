@@ -1,4 +1,4 @@
-"""Exceptions of ranks: what was raised, where, and whether it stands on its own."""
+"""Findings about exceptions of ranks: what was raised, where, and whether it is independent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.job_log.end_reports import EndReports
 
 _INTERRUPTED = ("KeyboardInterrupt", "SystemExit")
-# What programs raise and catch all the time: such an exception was probably handled when the next one came.
+# Exceptions that programs often raise and catch: such a one was probably handled before the next one.
 _OFTEN_HANDLED = (
     "AttributeError", "Empty", "FileExistsError", "FileNotFoundError", "ImportError", "KeyError", "ModuleNotFoundError",
     "StopIteration",
@@ -22,11 +22,11 @@ _OFTEN_HANDLED = (
 
 
 def raises(events: list[LogEvent]) -> list[EndReports]:
-    """The exceptions that ended ranks, equal ones of several ranks as one case."""
+    """Return the exceptions that ended ranks, equal ones of several ranks as one case."""
     cases: dict[tuple[Any, ...], EndReports] = defaultdict(EndReports)
     handled = handled_exceptions(events)
     told: set[tuple[int, str, int]] = set()
-    # A rank's own words first: an error file and the launcher's summary repeat them.
+    # A rank's own output first: an error file and the launcher's summary repeat it.
     order = {"traceback": 0, "error_file": 1, "failure_summary": 2}
     for event in sorted((e for e in events if e.exception), key=lambda e: order[e.kind]):
         name = short_name(event.exception)
@@ -38,7 +38,7 @@ def raises(events: list[LogEvent]) -> list[EndReports]:
         told |= repeats
         independent, reason = _judge(event)
         place = (event.row["file"], event.row["line"])
-        # Consequences of one kind belong together, whatever addresses their messages hold.
+        # Consequences of one kind belong together, whatever addresses their messages contain.
         key = (name, place, _pattern(event.message)) if independent else (name, _kind(reason))
         case = cases[key]
         case.add(event, set(event.ranks))
@@ -47,7 +47,7 @@ def raises(events: list[LogEvent]) -> list[EndReports]:
 
 
 def _judge(event: LogEvent) -> tuple[bool | None, str | None]:
-    """Whether an exception stands on its own, and if not, what it follows from."""
+    """Whether an exception is independent and, if not, what it follows from."""
     if short_name(event.exception) in _INTERRUPTED:
         return False, "interrupted"
     if event.details.get("aside"):
@@ -65,7 +65,7 @@ def _judge(event: LogEvent) -> tuple[bool | None, str | None]:
 
 
 def is_consequence(event: LogEvent) -> bool:
-    """Whether an exception only follows from a peer's end, a timeout or an aborted communicator."""
+    """Return whether an exception only follows from a peer's end, a timeout or an aborted communicator."""
     return _judge(event)[0] is False
 
 
@@ -78,30 +78,31 @@ def _tells_of_peers(event: LogEvent, *, origin: bool = False) -> str | None:
 
 
 def _tells(event: LogEvent) -> list[str] | None:
-    """The findings that its own words raise: an exception that says what it ran into is no fault of the program."""
+    """The finding codes for its message: an exception that names an outside cause is not a fault of the program."""
     known = [*event.known_messages(origin=True), *event.known_messages()]
     return sorted({code for match in known for code in match.signature.findings if code != "log.signature"}) or None
 
 
 def _kind(reason: str | None) -> Any:
-    """Consequences that raise the same findings are of one kind: a connection closed, a connection reset."""
+    """A key for the kind of consequence: those with the same findings, such as a closed or reset connection, are one
+    kind."""
     return tuple(signature(reason).findings) if reason in {known.id for known in signatures()} else reason
 
 
 def _pattern(message: str) -> str:
-    """The first line of a message without its numbers: the same on all ranks."""
+    """The first line of a message without its numbers, which is the same on all ranks."""
     return re.sub(r"\d+", "#", message.split("\n", 1)[0])[:300]
 
 
 _OF_LIBRARIES = re.compile(r"(?:site|dist)-packages/|/lib/python3|^(?:torch|multiprocessing|threading|subprocess)/|^<")
 _OF_INSTALLED = re.compile(r"(?:site|dist)-packages/(?!numpy/|pandas/|PIL/|cv2/|torch/(?!distributed/))")
-"""Of what is installed, other than what a program calls for each line of its own."""
+"""Installed packages, except those that a program calls directly all the time."""
 
 
 def raised_finding(case: EndReports, codes: dict[int, int]) -> Finding:
-    """The finding of an exception."""
+    """Return the finding about an exception."""
     event = case.events[0]
-    # A rank that failed, and lost its peers while it cleaned up, raised what it failed of.
+    # A rank that failed, then lost its peers during clean-up, raised the exception it failed with.
     from_origin = bool(case.independent) and _tells_of_peers(event) is not None
     exception, message = event.origin if from_origin else (event.exception, event.message)
     name, message = short_name(exception), message.strip().split("\n", 1)[0][:400]

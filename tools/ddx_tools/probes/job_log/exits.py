@@ -12,26 +12,26 @@ from ddx_tools.model.signals import signal_name
 from ddx_tools.probes.job_log.end_reports import EndReports
 
 _NOTICE_S = 29.0
-"""torchrun's notice, less the fraction of a second that its times leave out."""
+"""torchrun's grace period, minus the fraction of a second that its times omit."""
 _REAPED_S = 2.0
 
 
 def ends(
     events: list[LogEvent], codes: dict[int, int], raised: list[EndReports], aborted: list[EndReports]
 ) -> list[EndReports]:
-    """Ends that no exception and no abort explains."""
+    """Return the ends that neither an exception nor an abort explains."""
     explained = {rank for case in aborted for rank in case.ranks}
     raising = {rank for case in raised for rank in case.ranks}
     stopped = {event.row["pid"]: event.row["code"] for event in events if event.details.get("event") == "stopped"}
     cases: dict[tuple[str, Any], EndReports] = defaultdict(EndReports)
-    # Who called sys.exit may have caught that itself: how its process ended goes before.
+    # A program may catch its own sys.exit, so the way its process ended has priority.
     told = [event for event in events if not event.is_note and event.row["exit_code"] is not None]
     ended = {rank for event in told if event.row["exit_code"] >= 0 for rank in event.ranks}
     for event in events:
         code = event.row["exit_code"]
         if code is None or (event.is_note and set(event.ranks) <= ended):
             continue
-        # An exit code of a rank that raised says nothing new; one of an unknown rank may be any rank's that raised.
+        # A raising rank's exit code adds nothing; an unknown rank's may belong to any rank that raised.
         ranks = set(event.ranks) - explained - (raising if code > 0 else set())
         if not ranks and (event.ranks or (code > 0 and raised)):
             continue
@@ -58,7 +58,7 @@ def _judge_end(case: EndReports, kind: str, what: Any, all_ends: list[EndReports
     if kind == "note":
         return
     if kind == "exit":
-        # Python's own code for an uncaught exception; without its traceback it may be anything.
+        # Python's own code for an uncaught exception; without a traceback it may mean anything.
         case.independent = None if what[0] == 1 else True
         return
     case.independent = True
@@ -69,16 +69,16 @@ def _judge_end(case: EndReports, kind: str, what: Any, all_ends: list[EndReports
     if by_launcher or (code == -15 and others) or (code == -9 and _outlived_its_notice(case, events)):
         case.independent, case.reason = False, "stopped by the launcher"
     elif code == -6 and (watchdogs := [e for e in events if e.kind == "watchdog"]):
-        # A rank's own watchdog also aborts it for a peer's timeout, and its words may be in another file.
+        # A rank's own watchdog also aborts it for a peer's timeout, and its message may be in another file.
         spoke = any(set(e.ranks) & case.ranks for e in watchdogs)
         case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog acted")
 
 
 def _outlived_its_notice(case: EndReports, events: list[LogEvent]) -> bool:
-    """Whether torchrun killed it: 30 s after it had asked the rank to end, because another one had failed.
+    """Whether torchrun killed the rank, 30 s after asking it to end because another one had failed.
 
-    (torch/distributed/elastic/multiprocessing/api.py, `close`: SIGTERM, then SIGKILL for who is left.) The summary has
-    no time of the request; those who answered it were reaped together with those who did not.
+    (torch/distributed/elastic/multiprocessing/api.py, `close`: SIGTERM, then SIGKILL for the rest.) The summary has no
+    time for the request; ranks that obeyed it were reaped together with those that did not.
     """
     listed = [
         (event, event.row["time_s"], event.row["exit_code"]) for event in events if event.kind == "failure_summary"
@@ -95,9 +95,9 @@ def _outlived_its_notice(case: EndReports, events: list[LogEvent]) -> bool:
 
 
 def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndReports | None:
-    """torchrun lists every rank with an exit code other than 0; a gap in the list is a rank that left with 0.
+    """Ranks missing from torchrun's list of all ranks with a nonzero exit code: they exited with code 0.
 
-    Only if each process that it had to stop is in the list: a rank may also answer SIGTERM with code 0.
+    Only if each process that torchrun stopped is in the list: a rank may also exit with code 0 on SIGTERM.
     """
     listed = [event for event in events if event.kind == "failure_summary" and event.ranks]
     stopped = {event.row["pid"] for event in events if event.details.get("event") == "stopped"}
@@ -122,10 +122,10 @@ def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndR
 
 
 def ended_finding(case: EndReports, events: list[LogEvent]) -> Finding:
-    """The finding of such an end."""
+    """Return the finding about an end without an exception."""
     code = case.events[0].row["exit_code"]
     notes = _notes(case, events)
-    # Where its ranks called sys.exit, or else their last collective, as their notes tell.
+    # Where its ranks called sys.exit or, failing that, their last collective, according to their exit notes.
     places = _called_exit(notes)
     called = bool(places) or None
     last = distinct_places([place for event in notes for place in event.last_call]) if not places else []
@@ -142,7 +142,7 @@ def ended_finding(case: EndReports, events: list[LogEvent]) -> Finding:
             called=called,
         )
     if code is None and case.events[0].is_note:
-        return case.finding("rank.exited", Severity.INFO, "ended without an exception; the exit code is not known.")
+        return case.finding("rank.exited", Severity.INFO, "ended without an exception; the exit code is unknown.")
     if code is not None and code >= 0:
         severity = Severity.FAILURE if case.independent else Severity.WARNING
         did = f"ended with exit code {code} and left no exception.{behind}"

@@ -1,4 +1,4 @@
-"""All that the logs of a job say, as findings."""
+"""All findings about the logs of a job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ddx_tools.probes.job_log.steps import step_findings
 
 _EVIDENCE_LIMIT = 8
 _OF_RANKS = ("stack_threads", "fr_dumps")
-"""Tables of what was seen inside of ranks."""
+"""Tables about the inside of ranks."""
 _ENDS = {
     "job.ended", "rank.raised", "rank.killed", "rank.exited", "rank.aborted_on_size", "collective.timeout_reported",
     "collective.connection_lost",
@@ -38,7 +38,7 @@ _ENDS = {
 
 
 def log_findings(store: Store) -> list[Finding]:
-    """Findings of `log_events`; independent failures first."""
+    """Return the findings about `log_events`; independent failures come first."""
     events = read_events(store)
     first_s = first_call_s(store)
     before = [event for event in events if is_long_before(event.row["time_s"], first_s)]
@@ -63,7 +63,7 @@ def log_findings(store: Store) -> list[Finding]:
 
 
 def _seen_size(store: Store) -> int | None:
-    """How many ranks the job has by its processes and records, if all say the same."""
+    """The number of ranks according to processes and flight records, if they agree."""
     sizes = store.query(
         "SELECT world_size FROM ranks WHERE world_size IS NOT NULL "
         "UNION SELECT world_size FROM fr_dumps WHERE world_size IS NOT NULL"
@@ -72,7 +72,7 @@ def _seen_size(store: Store) -> int | None:
 
 
 def _mark_caught(store: Store, events: list[LogEvent]) -> None:
-    """Mark the tracebacks of ranks that were seen to live on: they caught and logged these."""
+    """Mark the tracebacks of ranks that were later seen alive: they caught and logged these exceptions."""
     living = living_ranks(store)
     if not living or any(event.kind in (*REPORTED_ENDS, *OWN_ENDS) for event in events):
         return
@@ -82,7 +82,7 @@ def _mark_caught(store: Store, events: list[LogEvent]) -> None:
 
 
 def _ranks_unseen(store: Store, events: list[LogEvent], findings: list[Finding]) -> Iterator[Finding]:
-    """One finding, if logs were read and nobody looked at any rank: then a look is what tells most."""
+    """One finding, if logs were read but no rank was captured: then a live capture would show the most."""
     if not store.query("SELECT path FROM logs LIMIT 1") or any(
         store.query(f"SELECT host FROM {table} LIMIT 1") for table in _OF_RANKS
     ):
@@ -102,7 +102,7 @@ _WELL_ENDED = ("job.finished", "job.exited_zero")
 
 
 def _is_no_early_end(finding: Finding, events: list[LogEvent]) -> bool:
-    """Whether a finding that says that all ended well may say so: no step comes behind it, and no rank is left out."""
+    """Whether a finding of a good end is valid: no step follows it, and it covers all ranks."""
     if finding.code not in _WELL_ENDED:
         return True
     if finding.code == "job.exited_zero" and finding.ranks and not finding.attributes.get("all_ranks"):
@@ -135,16 +135,16 @@ def _job_ended(events: list[LogEvent], codes: dict[int, int]) -> Iterator[Findin
     )
 
 
-# --- which ranks were seen alive and making progress: what such a rank wrote of an exception, it caught
+# --- ranks seen alive and making progress: an exception in the log of such a rank was caught
 
 _OUTSIDE_PROGRAM = "shutdown"
 
 
 def living_ranks(store: Store) -> frozenset[int]:
-    """The ranks whose main thread was seen in the program, and moved between samples; none unless all of them did.
+    """Return the ranks whose main thread was in the program and moved between samples; empty unless all of them did.
 
-    A rank that failed may live on in a thread or in its clean-up, and hang there. One that moved has just come to where
-    it is, so that another one at that place moves, too.
+    A failed rank may live on in a thread or in its clean-up, and hang there. A rank that moved has just reached its
+    place, so another rank at that place is moving too.
     """
     views = rank_views(store)
     reached = {view.user_stack for view in views if view.moved}
@@ -154,18 +154,19 @@ def living_ranks(store: Store) -> frozenset[int]:
 
 
 def all_live(store: Store, living: frozenset[int]) -> bool:
-    """Whether these are all ranks of the job, by the size that its processes tell."""
+    """Return whether these are all ranks of the job, by the world size of its processes."""
     size = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
     return size is not None and len(living) >= size
 
 
-# --- what logs say of an attempt that a script or the scheduler replaced by another: kept apart from the rest
+# --- log events of an attempt that a script or the scheduler replaced with another: kept apart from the rest
 
 _FAILURES = ("traceback", "watchdog", "gloo", *REPORTED_ENDS, *OWN_ENDS)
 
 
 def parted(events: list[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
-    """(events of earlier attempts, all others). While the new attempt says nothing of itself, the old one counts."""
+    """Split events into (those of earlier attempts, all others). Until the new attempt logs something, the old one
+    counts."""
     earlier = [event for event in events if event.row["superseded"]]
     others = [event for event in events if not event.row["superseded"]]
     if not any(event.kind == "step" or event.kind in _FAILURES for event in others):
@@ -174,7 +175,7 @@ def parted(events: list[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
 
 
 def earlier_attempt(earlier: list[LogEvent], events: list[LogEvent]) -> Iterator[Finding]:
-    """What failed before the job was started again, and whether it has made steps since."""
+    """Yield a finding about failures before the job was restarted, and whether it has made steps since."""
     failed = [event for event in earlier if event.kind in _FAILURES]
     if not failed:
         return
@@ -185,7 +186,7 @@ def earlier_attempt(earlier: list[LogEvent], events: list[LogEvent]) -> Iterator
         code="job.earlier_attempt",
         severity=Severity.NOTICE,
         ranks=sorted({rank for event in failed for rank in event.ranks}),
-        summary=f"The job was started again after errors that the log still shows.{words}",
+        summary=f"The job was restarted after errors that are still in the log.{words}",
         evidence=[event.evidence for event in failed[:_EVIDENCE_LIMIT]],
         attributes={
             "steps_since": 0 if troubled else len(since),
@@ -195,15 +196,16 @@ def earlier_attempt(earlier: list[LogEvent], events: list[LogEvent]) -> Iterator
     )
 
 
-# --- ranks that say they leave the training loop, while others are still in it and time out
+# --- ranks that log leaving the training loop, while others are still in it and time out
 
 _LEAVES = "rank_leaves_loop"
 
 
 def left_the_loop(events: list[LogEvent]) -> Iterator[Finding]:
-    """One finding for all such ranks.
+    """Yield one finding about all ranks that left the training loop while others are still in it.
 
-    Only if others, who print steps or wait, say nothing of the kind: a stop that all ranks agree on is none of this.
+    Only if other ranks print steps or wait without logging that they leave: a stop that all ranks agree on does not
+    count.
     """
     said = {rank: event for event in events if event.row["code"] == _LEAVES for rank in event.ranks}
     at_work = (event for event in events if event.kind == "step" or event.limit_expired)
@@ -215,22 +217,22 @@ def left_the_loop(events: list[LogEvent]) -> Iterator[Finding]:
     who = rank_list(list(said)).capitalize()
     steps = sorted({number for event in stay.values() if (number := step_number(event)) is not None})
     at = f", whose last step is {steps[-1]}" if steps else ""
-    words = f"{who} {'says' if len(said) == 1 else 'say'} that it leaves the loop; {rank_list(list(stay))} do not{at}."
+    words = f"{who} {'says' if len(said) == 1 else 'say'} they leave the loop, but {rank_list(list(stay))} do not{at}."
     yield step_finding(
         "rank.left_loop", Severity.WARNING, [*said.values(), *stay.values()], words, {"others": len(stay)}, ranks=said
     )
 
 
-# --- ranks that say they came to the end of an epoch, and then nothing, while their peers time out inside of it
+# --- ranks that log the end of an epoch and then nothing, while their peers time out inside that epoch
 
 _COMPLETED = "epoch_completed"
 
 
 def ran_out_of_data(events: list[LogEvent], crowd: Crowd) -> list[Finding]:
-    """One finding for all such ranks.
+    """Return one finding about all ranks that ran out of data before their peers.
 
-    Only where others print such a line at other times: what one rank prints for all says nothing of that rank. And only
-    if nobody who timed out has come to the end of that epoch.
+    Only if other ranks print such a line at other times: a line that one rank prints for all says nothing about that
+    rank. And only if no rank that timed out has reached the end of that epoch.
     """
     said = _last_by_rank([event for event in events if event.row["code"] == _COMPLETED])
     reporters = {rank for event in events if event.limit_expired for rank in event.ranks}
@@ -245,7 +247,7 @@ def ran_out_of_data(events: list[LogEvent], crowd: Crowd) -> list[Finding]:
     }
     others = [event for rank, event in said.items() if rank not in through]
     found = [_through_with_epoch(through, others)] if through and others and len(through) < len(reporters) else []
-    # With as many batches as the others have, it is something else behind the epoch that they wait for.
+    # With the same number of batches as the others, these ranks are delayed by something else after the epoch.
     return [each for each in found if each.attributes["batches"] != [each.attributes["batches_of_others"]]]
 
 
@@ -259,7 +261,7 @@ def _last_by_rank(events: list[LogEvent]) -> dict[int, LogEvent]:
 
 
 def _is_below(one: LogEvent, other: LogEvent) -> bool:
-    """Whether it stands later in the output of a rank: in that of a later attempt, or further down."""
+    """Whether one event is later in a rank's output than another: in a later attempt, or further down."""
     return (one.attempt, one.row["source_line"] or 0) > (other.attempt, other.row["source_line"] or 0)
 
 
@@ -269,7 +271,7 @@ def _epoch(event: LogEvent) -> int | None:
 
 
 def _is_ahead(epoch: int | None, ends: list[int | None]) -> bool:
-    """Whether the epoch is behind none that those who timed out came to the end of."""
+    """Whether the epoch is later than every epoch that the timed-out ranks finished."""
     return all(epoch is not None and end is not None and end < epoch for end in ends)
 
 
@@ -284,20 +286,20 @@ def _through_with_epoch(through: dict[int, LogEvent], others: list[LogEvent]) ->
         Severity.WARNING,
         list(through.values()),
         f"{who} {says} finished the epoch after {', '.join(map(str, batches))} batches, and printed nothing since; "
-        f"others had {usual} in an epoch.",
+        f"others had {usual} per epoch.",
         {"epoch": epochs.pop() if len(epochs) == 1 else None, "batches": batches, "batches_of_others": usual},
         ranks=through,
     )
 
 
-# --- how ranks ended: raised, killed, exited, aborted; and which of these ends stands on its own
-# An end is independent if nothing says that it followed from another rank's: no lost connection, no timeout, no
-# signal of the launcher, no restart behind an earlier failure. Times are not compared: clocks of hosts differ, and
-# torchrun's "first observed" has a resolution of a second.
+# --- how ranks ended: raised, killed, exited, aborted; and which of these ends is independent
+# An end is independent if nothing shows that it followed from another rank's: no lost connection, no timeout, no signal
+# from the launcher, no restart after an earlier failure. Times are not compared: host clocks differ, and torchrun's
+# "first observed" has a resolution of a second.
 
 
 def failure_findings(events: list[LogEvent], codes: dict[int, int]) -> list[Finding]:
-    """Findings about the ends of ranks. `codes`: exit code by rank, as far as known."""
+    """Return the findings about how ranks ended. `codes`: the known exit codes by rank."""
     aborted = _aborts(events)
     raised = raises(events)
     ended = ends(events, codes, raised, aborted)
@@ -309,7 +311,7 @@ def failure_findings(events: list[LogEvent], codes: dict[int, int]) -> list[Find
 
 
 def _judge_restarts(cases: list[EndReports]) -> None:
-    """What fails behind a restart may be the restart's fault; what failed before it cannot be."""
+    """Mark failures after a restart as possible consequences of it; failures before it are independent."""
     first = min((min(case.attempts) for case in cases if case.independent), default=0)
     for case in cases:
         if case.independent and min(case.attempts) > first:
@@ -339,7 +341,7 @@ def _aborted_finding(case: EndReports, events: list[LogEvent], codes: dict[int, 
     return case.finding(
         "rank.aborted_on_size",
         Severity.FAILURE,
-        f"was aborted{where}: {received} bytes came from a peer, {expected} fit.",
+        f"was aborted{where}: {received} bytes arrived from a peer, but only {expected} fit.",
         fatal,
         places,
         received_bytes=received,

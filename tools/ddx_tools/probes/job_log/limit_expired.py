@@ -1,4 +1,4 @@
-"""Work of their own that ranks were at when the limit of a collective expired, as bars and counts of it tell."""
+"""Findings about the work that ranks were doing when a collective timed out, from progress bars and counts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 _LEAST_LIMIT_S = 60.0
-"""What a limit is taken for of which nothing is known; against a shorter one, work of some seconds says nothing."""
+"""The assumed timeout if it is unknown; with a shorter one, a few seconds of work would mean nothing."""
 _ALIKE = 0.15
-"""By so much the lengths of a wait and of what was waited for may differ."""
+"""The relative difference allowed between the length of a wait and of the work that was waited for."""
 
 
 def work_at_the_limit(steps: list[LogEvent], events: list[LogEvent], crowd: Crowd) -> Iterator[Finding]:
-    """Findings about work that moved and was not done: of ranks that others waited for, or of all ranks alike."""
+    """Yield findings about work that moved but was not done: by ranks that others waited for, or by all ranks."""
     timeouts = [event for event in events if event.limit_expired]
     if not timeouts:
         return
@@ -45,9 +45,10 @@ def _counter(event: LogEvent) -> tuple[object, ...]:
 
 
 def _is_over(event: LogEvent, first: LogEvent, trained: list[LogEvent]) -> bool:
-    """Whether its rank made steps for longer than it counted: who counts every thousandth never says that all are done.
+    """Whether the work is over, because its rank made steps for longer than it counted: a count of every thousandth
+    item never shows the last one.
 
-    Some work, such as tuning, goes on beside the steps.
+    Some work, such as tuning, continues beside the steps.
     """
     line = event.row["source_line"]
     counted = line - first.row["source_line"]
@@ -68,9 +69,9 @@ def _how_long(event: LogEvent) -> tuple[float, int]:
 
 
 def _runs_on(event: LogEvent, first: LogEvent, timeouts: list[LogEvent], limit_s: float | None) -> bool:
-    """Whether work that has not come to its end moved until peers gave up; a count without times, whether it moved.
+    """Whether unfinished work moved until peers timed out; for a count without times, whether it moved at all.
 
-    Work that began long after the wait did is not what they waited for, whoever writes of it.
+    Work that started long after the wait did is not what the peers waited for, whichever rank logs it.
     """
     elapsed_s = event.details.get("elapsed_s")
     if elapsed_s is not None:
@@ -79,7 +80,7 @@ def _runs_on(event: LogEvent, first: LogEvent, timeouts: list[LogEvent], limit_s
 
 
 def _outlasts(event: LogEvent, timeouts: list[LogEvent]) -> bool:
-    """Whether it is reported after a limit expired: its writer was not in the call that expired."""
+    """Whether it is logged after a timeout: its rank was not in the call that timed out."""
     return any(
         timeout.row["source"] == event.row["source"] and timeout.row["source_line"] < event.row["source_line"]
         for timeout in timeouts
@@ -87,19 +88,20 @@ def _outlasts(event: LogEvent, timeouts: list[LogEvent]) -> bool:
 
 
 def _is_as_long(event: LogEvent, timeouts: list[LogEvent]) -> bool:
-    """Whether the work took as long as a peer waited: the wait began with it."""
+    """Whether the work took as long as a peer waited, so that the wait started with it."""
     waits = [int(timeout.details["elapsed_ms"]) / 1000 for timeout in timeouts if timeout.details.get("elapsed_ms")]
     elapsed_s = event.details.get("elapsed_s") or 0.0
     return elapsed_s > 0 and any(isclose(elapsed_s, wait, rel_tol=_ALIKE) for wait in waits)
 
 
 def _at_work_itself(timeouts: list[LogEvent]) -> bool:
-    """Whether who reports may be at work itself: a watchdog reports beside it, Gloo raises in the call that waits."""
+    """Whether a reporting rank may itself be at work: a watchdog reports from another thread, Gloo raises in the
+    waiting call."""
     return all(event.row["code"] != "gloo_timeout" for event in timeouts)
 
 
 def _continues(label: str, told: list[LogEvent], timeouts: list[LogEvent], crowd: Crowd) -> Finding:
-    """Whoever had not done it holds the others up; the one at it for longest is quoted."""
+    """The finding about ranks whose unfinished work held up the others; it quotes the longest work."""
     event = max(told, key=_how_long)
     ranks, joined = sorted({rank for one in told for rank in one.ranks}), None
     if not ranks and len(crowd.silent) == 1:
@@ -133,7 +135,7 @@ def _all_at_work(label: str, told: list[LogEvent]) -> Finding:
         Severity.WARNING,
         [furthest, *(event for event in told if event is not furthest)],
         f"{rank_list(ranks).capitalize()} were all doing the same work ({label}, {_percent(furthest):g} %), and it "
-        "progressed until the timeout.",
+        "made progress until the timeout.",
         {"what": label or None, "percent": _percent(furthest), "everybody": True},
     )
 

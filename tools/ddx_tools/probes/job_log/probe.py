@@ -1,4 +1,4 @@
-"""Probe `job_log`: what a job's output, its launcher and its last words say."""
+"""Probe `job_log`: a job's output, its launcher's log, and its last messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
 
 
 class JobLogArgs(ProbeArgs):
-    """The target: log files, directories of them, a run directory of `ddx run`, or a pid of a live job."""
+    """Arguments of `job_log`. The target: log files, directories of them, a run directory of `ddx run`, or a pid of a
+    live job."""
 
 
 PROBE: Probe[JobLogArgs] = Probe(
@@ -14,16 +15,16 @@ PROBE: Probe[JobLogArgs] = Probe(
     title="Logs and exits",
     description=(
         "Says from its output how each rank of a job crashed or ended: exceptions with the line that raised them, "
-        "signals and exit codes, fatal errors, watchdog timeouts and lost connections; and which failure stands on "
-        "its own while the others only follow from it. Reads a launcher's log with all ranks mixed, a file for each "
-        "rank, torchrun's log directory, a run directory of `ddx run`."
+        "signals and exit codes, fatal errors, watchdog timeouts and lost connections; and which failure is "
+        "independent, whereas the others only follow from it. Reads a launcher's log with all ranks mixed, one file "
+        "per rank, torchrun's log directory, a run directory of `ddx run`."
     ),
     args=JobLogArgs,
     examples={
-        "train.log": "one log in which all ranks are mixed, however it was pasted, cut, wrapped, coloured or packed",
-        "logs/": "torchrun's --log-dir, Slurm's output directory, a file for each rank, or any mixture",
-        "pod-0.log pod-1.log.gz --json": "several files; what was found, for a program",
-        "4242": "a live job: the files that its ranks write their output to",
+        "train.log": "one log with all ranks mixed, even if pasted, cut, wrapped, coloured or compressed",
+        "logs/": "torchrun's --log-dir, Slurm's output directory, one file per rank, or any mixture",
+        "pod-0.log pod-1.log.gz --json": "several files, with machine-readable output",
+        "4242": "a live job: its ranks' output files",
     },
     capture=Later("ddx_tools.probes.job_log.capture:capture_logs"),
     parse=Later("ddx_tools.probes.job_log.capture:log_rows"),

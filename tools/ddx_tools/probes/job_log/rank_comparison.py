@@ -1,4 +1,4 @@
-"""Values that ranks printed for comparison, side by side: which are equal, which differ, and who is the odd one."""
+"""Compares values that ranks printed: which are equal, which differ, and which rank is the odd one."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 _ALIKE = 1e-4
-"""Relative difference that sums in another order may have."""
+"""The relative difference that sums in another order may have."""
 _CLEARLY_APART = 5.0
-"""The odd ones differ from the majority so many times as much as the majority differs within itself."""
+"""How many times the spread within the majority the odd ranks must differ from it."""
 _DRIFTED = 5.0
-"""Values that came apart differ so many times as much as when they were first printed."""
+"""How many times their initial difference values must differ to count as drifted."""
 _NAMES = {
-    "parameters": "checksums of parameters",
-    "buffers": "checksums of buffers",
+    "parameters": "parameter checksums",
+    "buffers": "buffer checksums",
     "grad_norm": "gradient norms",
-    "samples": "lists of samples",
-    "batch": "checksums of batches",
+    "samples": "sample lists",
+    "batch": "batch checksums",
 }
 _SHOULD_DIFFER = ("samples", "batch")
 _OF = " of "
 
 _OfRank = dict[int, LogEvent]
 _Steps = dict[tuple[int, int | None], _OfRank]
-"""The values of one kind: by attempt and step, of each rank."""
+"""The values of one kind, by attempt and step, then by rank."""
 
 
 def compared_by_rank(events: list[LogEvent]) -> list[Finding]:
-    """One finding for each kind of value that at least two ranks printed at one step; the earliest odd step of it."""
+    """Return a finding per kind of value that at least two ranks printed at one step, about its earliest odd step."""
     found: list[Finding] = []
     ranks = len(read_crowd(events).everybody)
     for kind, steps in values_by_step(events).items():
@@ -58,7 +58,7 @@ def compared_by_rank(events: list[LogEvent]) -> list[Finding]:
 
 
 def _of_copies(finding: Finding, what: str, of: str) -> Finding:
-    """The finding, of ranks that hold the same by their own words."""
+    """The finding, marked as being about copies: the ranks' own lines say that they hold the same values."""
     summary = finding.summary.replace(_NAMES[what], f"{_NAMES[what]} ({of})", 1)
     return finding.model_copy(
         update={"summary": summary, "attributes": {**finding.attributes, "replicated": True, "of": of}}
@@ -66,7 +66,7 @@ def _of_copies(finding: Finding, what: str, of: str) -> Finding:
 
 
 def _one_of_pieces(findings: list[Finding]) -> list[Finding]:
-    """Of the pieces that a model is cut into, the first one whose copies differ stands for all; else the first."""
+    """One finding for all shards of a model: the first shard whose copies differ, else the first shard."""
     kept: dict[tuple[object, bool], Finding] = {}
     for finding in findings:
         key = finding.attributes["what"], "replicated" in finding.attributes
@@ -76,7 +76,8 @@ def _one_of_pieces(findings: list[Finding]) -> list[Finding]:
 
 
 def values_by_step(events: list[LogEvent]) -> dict[str, _Steps]:
-    """The printed values by kind, earliest attempt and step first. "parameters of expert 1" are a kind of their own."""
+    """Return the printed values by kind, earliest attempt and step first. "parameters of expert 1" is a kind of its
+    own."""
     labelled = _labels_are_ranks(events)
     kinds: dict[str, _Steps] = defaultdict(lambda: defaultdict(dict))
     for event in events:
@@ -91,7 +92,7 @@ def values_by_step(events: list[LogEvent]) -> dict[str, _Steps]:
 
 
 def measured(event: LogEvent) -> float | None:
-    """The value as a number, if it has decimals: numbers of hexadecimal look like whole ones."""
+    """Return the value as a number if it has decimals; whole numbers may be hexadecimal hashes."""
     value: str = event.details["value"]
     try:
         return float(value) if "." in value else None
@@ -100,7 +101,7 @@ def measured(event: LogEvent) -> float | None:
 
 
 def _labels_are_ranks(events: list[LogEvent]) -> bool:
-    """Whether the numbers before lines that name no rank count from 0, and each stands before several lines."""
+    """Whether the labels of lines without a rank are ranks: they count from 0, and each labels several lines."""
     labels = [event.details.get("label") for event in events if event.kind == "value" and not event.ranks]
     known = set(labels)
     return len(known) > 1 and known == set(range(len(known))) and len(labels) >= 2 * len(known)
@@ -114,7 +115,7 @@ def _rank_of(event: LogEvent, labelled: bool) -> int | None:
 
 
 def _changes(steps: _Steps) -> bool:
-    """Whether a rank prints another value at another step; a shape, say, stays what it is."""
+    """Whether any rank's value changes between steps; a shape, for example, does not."""
     values: dict[int, set[str]] = defaultdict(set)
     for of_rank in steps.values():
         for rank, event in of_rank.items():
@@ -123,18 +124,19 @@ def _changes(steps: _Steps) -> bool:
 
 
 def _share_always(at_one: _OfRank, steps: _Steps) -> bool:
-    """Whether ranks that have the same at one step have it at all: a sampler fills up the last batch of an epoch."""
+    """Whether ranks with equal values at one step have equal values at all steps: a sampler pads the last batch of an
+    epoch."""
     together = [[of_rank[r] for r in group if r in of_rank] for group in _groups(at_one) for of_rank in steps.values()]
     return all(_alike(events[0], other) for events in together for other in events[1:])
 
 
 def _compared(what: str, step: int | None, of_rank: _OfRank, ranks: int) -> Finding:
-    """`ranks`: how many the job has, as far as the logs tell."""
+    """The finding about one step. `ranks`: the job's number of ranks, according to the logs."""
     groups = _groups(of_rank)
     equal = len(groups) == 1
     should_differ = what in _SHOULD_DIFFER
-    # Ranks of one model-parallel group read the same, and all such groups are of one size: with the ranks that printed
-    # nothing at this step, they may be.
+    # Ranks of one model-parallel group read the same data, and all such groups have one size. Counting the ranks that
+    # printed nothing at this step, the groups here can have one size.
     lacking = sum(len(groups[0]) - len(group) for group in groups)
     shared = should_differ and lacking > ranks - len(of_rank)
     if shared:
@@ -145,7 +147,7 @@ def _compared(what: str, step: int | None, of_rank: _OfRank, ranks: int) -> Find
     if equal:
         said = f"The {_NAMES[what]} of {rank_list(list(of_rank))} are equal{where}."
     elif shared:
-        said = f"The {_NAMES[what]} of {rank_list(odd)} are equal{where}, those of the other ranks are not."
+        said = f"The {_NAMES[what]} of {rank_list(odd)} are equal{where}, but those of the other ranks are not."
     elif odd:
         said = f"The {_NAMES[what]} differ between ranks{where}: {rank_list(odd)} against {rank_list(groups[0])}."
     else:
@@ -183,7 +185,7 @@ def _groups(of_rank: _OfRank) -> list[list[int]]:
 
 
 def _minority(groups: list[list[int]], of_rank: _OfRank) -> list[int]:
-    """Two ranks or more that agree show what the value should be; if all differ, nobody is the odd one."""
+    """The odd ranks, if a majority agrees on what the value should be; empty if there is no majority."""
     if len(groups[0]) <= len(of_rank) / 2:
         return []
     majority = [value for rank in groups[0] if (value := measured(of_rank[rank])) is not None]
@@ -204,14 +206,15 @@ def _alike(one: LogEvent, other: LogEvent) -> bool:
 
 
 def _drifting(steps: _Steps) -> bool:
-    """Whether numbers that began nearly equal came apart from step to step: replicas do, shards are apart at once."""
+    """Whether nearly equal numbers drifted apart from step to step: replicas do, whereas shards differ from the
+    start."""
     spreads = [_spread(of_rank) for of_rank in steps.values() if len(of_rank) > 1]
     known = [spread for spread in spreads if spread is not None]
     return len(known) > 1 and known == sorted(known) and known[-1] > max(_ALIKE, _DRIFTED * known[0])
 
 
 def _spread(of_rank: _OfRank) -> float | None:
-    """How far the values are apart, relative to the largest; None if they are no measured numbers."""
+    """The spread of the values, relative to the largest; None if they are not measured numbers."""
     values = [value for event in of_rank.values() if (value := measured(event)) is not None]
     largest = max((abs(value) for value in values), default=0.0)
     return (max(values) - min(values)) / largest if largest and len(values) == len(of_rank) else None

@@ -1,7 +1,7 @@
-"""Rows of `log_events` out of what the readers of a log found.
+"""Builds rows of `log_events` from what the readers of a log found.
 
-The ranks that rows carry are those that the text or the file's name states; what follows from several rows together
-is for `ddx_tools.analysis.log_events.attribution`.
+Rows only carry ranks that the text or the file name states; `ddx_tools.analysis.log_events.attribution` infers the rest
+from several rows.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _ROW_LIMIT = 50_000
 _ALIKE_LIMIT = 100
 _CAUSE_FRAMES = 30
 _TELLERS = ("reporter", "own_rank")
-"""Named groups of signatures that hold the rank that speaks."""
+"""The named groups of signatures that hold the reporting rank."""
 
 
 @dataclass
 class _Alike:
-    """Rows of one process that say the same."""
+    """Rows of one process with the same content."""
 
     first: list[Row] = field(default_factory=list)
     last: deque[Row] = field(default_factory=deque)
 
     def add(self, row: Row, has_room: bool) -> bool:
-        """Whether there is now one more."""
+        """Add a row; return whether the number of kept rows grew."""
         if has_room and len(self.first) < _ALIKE_LIMIT:
             self.first.append(row)
             return True
@@ -56,7 +56,7 @@ class _Alike:
 class RowWriter:
     """Collects the rows of one log.
 
-    Of rows of one process that are alike (a warning at every step) the first and the last hundred are kept.
+    Of similar rows of one process (a warning at every step), only the first and the last hundred are kept.
     """
 
     def __init__(self, source: str, identity: FileIdentity, host: str | None) -> None:
@@ -67,12 +67,12 @@ class RowWriter:
         self._count = 0
 
     def rows(self) -> list[Row]:
-        """All rows, in the order of their lines."""
+        """Return all rows, in line order."""
         rows = [row for alike in self._alike.values() for row in (*alike.first, *alike.last)]
         return sorted(rows, key=lambda row: (row["source_line"], row["kind"]))
 
     def traceback(self, line: LogLine, traceback: Traceback, **details: Any) -> None:
-        """A traceback; `line` names its exception."""
+        """Add the row of a traceback; `line` names its exception."""
         self._row(
             "traceback",
             line,
@@ -84,7 +84,7 @@ class RowWriter:
         )
 
     def fatal(self, line: LogLine, fatal: FatalStack) -> None:
-        """The last words of an interpreter."""
+        """Add the row of an interpreter's fatal error."""
         main = fatal.main_thread
         self._row(
             "fatal_stack",
@@ -97,7 +97,7 @@ class RowWriter:
         )
 
     def summary(self, block: FailureBlock) -> None:
-        """The failures of a launcher's summary."""
+        """Add a row for each failure in a launcher's summary."""
         for failure in block.failures:
             line = LogLine(failure.line, failure.raw, failure.raw)
             raised = parse_traceback("\n".join(failure.text))
@@ -125,7 +125,7 @@ class RowWriter:
             )
 
     def event(self, line: LogLine, event: LauncherEvent) -> None:
-        """A launcher's word, one row for each task of which it speaks."""
+        """Add a row for each task that a launcher's message names."""
         killed_by = signal_name(-event.exit_code) if event.exit_code and event.exit_code < 0 else None
         for task in event.tasks or (None,):
             details = {
@@ -147,7 +147,7 @@ class RowWriter:
             )
 
     def signature(self, line: LogLine, match: SignatureMatch) -> None:
-        """A known message."""
+        """Add the row of a known message."""
         group = {"group": line.group} if line.group else {}
         known = match.signature
         tellers = _TELLERS if line.group in (None, "0") else ()  # other groups count their own members
@@ -156,13 +156,13 @@ class RowWriter:
         self._row(known.kind, line, known.id, line.text, rank=rank, details={**group, **match.groups})
 
     def step(self, line: LogLine, details: Row) -> None:
-        """A line that reports progress."""
+        """Add the row of a line that reports progress."""
         rank = _first(line.rank, details.pop("stated_rank"), self._identity.rank)
         known = {name: value for name, value in details.items() if value is not None}
         self._row("step", line, None, line.text, rank=rank, details=known)
 
     def value(self, line: LogLine, details: Row) -> None:
-        """A value that ranks can be compared by."""
+        """Add the row of a value that ranks can be compared by."""
         rank = _first(line.rank, details.pop("stated_rank"), self._identity.rank)
         self._row("value", line, details["what"], line.text, rank=rank, details=details)
 
@@ -194,7 +194,7 @@ class RowWriter:
 
 
 def traceback_details(traceback: Traceback) -> dict[str, Any]:
-    """What a row says of a traceback beside its columns."""
+    """Return the details of a traceback's row, beyond its columns."""
     return {
         "first_line": traceback.origin.line,
         "last_line": traceback.last_line,
@@ -221,14 +221,14 @@ def _causes(traceback: Traceback) -> list[dict[str, Any]] | None:
 
 
 def user_place(frame: TracebackFrame | None) -> dict[str, Any]:
-    """The columns of a place in the program."""
+    """Return the columns of a place in the program."""
     if frame is None:
         return {}
     return {"file": frame.file, "line": frame.line, "function": frame.function or None, "code_line": frame.code or None}
 
 
 def frame_names(frames: Iterable[TracebackFrame]) -> list[str]:
-    """Frames as the column `frames` holds them."""
+    """Return frames in the form of the column `frames`."""
     return [f"{frame.file}:{frame.line} {frame.function}".rstrip() for frame in frames]
 
 

@@ -1,8 +1,8 @@
-"""Logs of several runs in one folder: what an earlier run wrote explains nothing of a later one.
+"""Separates logs of several runs in one folder: an earlier run's log explains nothing about a later run.
 
-Two logs are of two runs if they name two jobs of a scheduler, or if the one ends long before the other begins: longer
-than the clocks and time zones of two hosts can be apart. Within one log the clock is one: ranks that make steps hours
-behind a failure are those of another attempt, or went on.
+Two logs are from two runs if they name two scheduler jobs, or if one ends long before the other begins: longer than the
+clocks and time zones of two hosts can differ. Within one log there is one clock: ranks that make steps hours after a
+failure belong to another attempt, or continued.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True)
 class LogSpan:
-    """From when to when a log tells times, in seconds since the epoch by its host's clock, and whose it is."""
+    """The first and last time in a log, in seconds since the epoch on its host's clock, and the job it belongs to."""
 
     source: str
     job: str | None
@@ -34,10 +34,10 @@ class LogSpan:
 
 
 def mark_earlier_runs(events: Rows, paths: Mapping[str, str]) -> list[str]:
-    """Set `superseded` of the rows of `log_events` that are of an earlier run. `paths`: the file of each source.
+    """Set `superseded` in the rows of `log_events` from an earlier run. `paths`: the file of each source.
 
-    Returns the files that are wholly of an earlier run. Nothing is marked without times, and in what a rank wrote of
-    its own end (error files, exit notes).
+    Returns the files that are entirely from an earlier run. Nothing is marked in logs without times, or in error files
+    and exit notes.
     """
     by_source: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in events:
@@ -57,7 +57,7 @@ def mark_earlier_runs(events: Rows, paths: Mapping[str, str]) -> list[str]:
 
 
 def _earlier(spans: Sequence[LogSpan]) -> set[str]:
-    """Sources of runs that were over when the last one began; the spans come by their beginning."""
+    """The sources of runs that were over when the last one began; the spans are sorted by start."""
     earlier: set[str] = set()
     runs: list[LogSpan] = []
     for span in spans:
@@ -75,13 +75,13 @@ def _is_another_run(runs: Sequence[LogSpan], span: LogSpan) -> bool:
 
 
 def _job(path: str) -> str | None:
-    """The number of a scheduler's job that a file's name holds: `slurm-1001.out`."""
+    """The scheduler job number in a file name: `slurm-1001.out`."""
     found = _JOB.search(path.rpartition("/")[2])
     return found["job"] if found else None
 
 
 def _mark_before_steps(rows: Rows) -> None:
-    """Failures of one log hours behind which ranks make steps."""
+    """Mark failures in a log that are followed, hours later, by steps."""
     timed = sorted((row["source_line"], row["time_s"]) for row in rows if row["time_s"] is not None)
     steps = [(row["source_line"], row["time_s"]) for row in rows if row["kind"] == "step" and row["time_s"] is not None]
     if not steps:

@@ -1,8 +1,8 @@
 """One log file → rows of `log_events`.
 
 The lines that can matter (`ddx_tools.parsers.lines.selection`) go to the readers of their stream, that is, of the
-process whose labels they bear; a reader that takes a line for its own keeps it from the others. As long as one is
-awake, all lines that follow are read.
+process whose labels they have; a reader that claims a line keeps it from the others. As long as a reader is awake, all
+following lines are read.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from ddx_tools.redaction.text import MARK
 _FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)
 _STREAM_LIMIT = 20_000
 _SILENCE_LINES = 20_000
-"""What a process has begun to say it does not finish behind so many lines of others."""
+"""After this many lines of other processes, an unfinished message of a process counts as ended."""
 
 _SHORT_SILENCE_LINES = 200
-"""The same in a log of which too much was read already."""
+"""The same limit, in a log of which too much was already read."""
 _KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY")
 _KEY_LINE = re.compile(rb"(?:^|[ |:])[A-Za-z0-9+/=]{8,200}\s{0,8}$")
 _KEY_LINES = 200
-"""Lines of a private key, at most, and of others between them."""
+"""The maximum number of lines of a private key, including other lines between them."""
 
 
 @dataclass
 class _Stream:
-    """One process's lines: its readers, and what it said of its progress."""
+    """One process's stream of lines: its readers, and its progress."""
 
     first: LogLine
     traceback: TracebackReader = field(default_factory=TracebackReader)
@@ -56,54 +56,54 @@ class _Stream:
     summary: FailureBlockReader = field(default_factory=FailureBlockReader)
     steps: StepRows = field(default_factory=StepRows)
     aside: int | None = None
-    """Line that announced a traceback which ends no process: of a helper thread, or ignored."""
+    """The line that announced a traceback that ends no process: from a helper thread, or ignored."""
     process_index: int | None = None
-    """Of mp.spawn, for the traceback that comes next."""
+    """The process index that mp.spawn printed, for the next traceback."""
     last_number: int = 0
 
     @property
     def is_awake(self) -> bool:
-        """The next line may belong to what has begun."""
+        """Whether the next line may continue an unfinished message."""
         return self.traceback.is_open or self.fatal.is_open or self.summary.is_open
 
 
 def scan_log(
     stream: Readable, source: str, identity: FileIdentity, host: str | None, block_bytes: int = BLOCK_BYTES
 ) -> list[Row]:
-    """Rows of one log, as `JobLog` has them."""
+    """Read one log and return its rows, in line order."""
     log = JobLog(source, identity, host)
     read_lines(stream, [log], block_bytes)
     return log.rows()
 
 
 class JobLog:
-    """What the output of a job says: a consumer of its lines (`ddx_tools.parsers.lines.stream`)."""
+    """Collects the rows of a job's output: a consumer of its lines (`ddx_tools.parsers.lines.stream`)."""
 
     def __init__(self, source: str, identity: FileIdentity, host: str | None) -> None:
         self._rows = RowWriter(source, identity, host)
         self._numbered = identity.attempt is None
-        """Attempts are told by the ends that the log reports."""
+        """Whether attempts are numbered by the ends that the log reports."""
         self._labels: Labels | None = None
         self._allowance = Allowance()
         self._held: LineSelection | None = None
-        """The block before, which is read when it is known what the next one goes on with."""
+        """The previous block, which is read once the beginning of the next one is known."""
         self._streams: dict[str, _Stream] = {}
         self._awake: set[str] = set()
         self._awake_until = 0
-        """Line behind which nobody goes on with what he has begun."""
+        """The line after which no reader continues its unfinished message."""
         self._key_until = 0
-        """Line behind which nothing is of a private key any more."""
+        """The line after which no line belongs to a private key."""
         self.too_long = 0
-        """How many lines were cut, since no message is as long."""
+        """How many lines were cut, because no message is that long."""
         self._ends: list[AttemptEnd] = []
         self._starts: list[NewStart] = []
         self._values = ValueRows()
 
     look = LineSelection
-    """Which of the lines of a block can matter."""
+    """Selects the lines of a block that can matter."""
 
     def take(self, block: TextBlock, seen: LineSelection) -> None:
-        """Read what matters of the block before."""
+        """Read the lines that matter in the previous block, and hold this one."""
         self.too_long += block.too_long
         if self._labels is None:
             self._labels = Labels(seen.block.data[:HEAD_BYTES])
@@ -113,11 +113,11 @@ class JobLog:
 
     @property
     def left_out(self) -> int:
-        """How many lines that could have woken a reader were not read, because their like was."""
+        """How many lines that could have woken a reader were not read, because similar lines were."""
         return self._allowance.left_out
 
     def _take_block(self, block: LineSelection, following: set[bytes]) -> None:
-        """Read what matters of a block, and what follows on it."""
+        """Read the lines that matter in a block, and their continuation."""
         assert self._labels is not None
         block.choose(self._allowance, following)
         behind = 0
@@ -141,7 +141,7 @@ class JobLog:
             self._values.leave_out()
 
     def _without_key(self, number: int, piece: bytes) -> bytes:
-        """A line as it may be kept: none of a private key, which may begin among lines that were looked at before."""
+        """A line with any private key removed; the key may begin in earlier lines."""
         if _KEY_BEGINS.search(piece):
             self._key_until = number + _KEY_LINES
         elif number < self._key_until and _KEY_LINE.search(piece):
@@ -149,14 +149,14 @@ class JobLog:
         return piece
 
     def _forget(self) -> None:
-        """What was begun goes on in lines that are left out."""
+        """Drop unfinished messages, because they continue in lines that are left out."""
         for name in self._awake:
             stream = self._streams[name]
             stream.traceback, stream.fatal, stream.summary = TracebackReader(), FatalStackReader(), FailureBlockReader()
         self._awake.clear()
 
     def rows(self) -> list[Row]:
-        """All rows, in the order of their lines, once the log has ended; their number is bounded."""
+        """Return all rows in line order, once the log has ended; their number is bounded."""
         held, self._held = self._held, None
         if held is not None:
             self._take_block(held, set())
@@ -256,35 +256,35 @@ class JobLog:
 
 
 def _with_number(first: LogLine, number: int, raw: str) -> LogLine:
-    """A line of the stream that `first` belongs to; lines without labels may be anybody's."""
+    """A line of the stream that `first` belongs to; lines without labels may be from any process."""
     if not first.stream:
         return LogLine(number, raw, raw)
     return LogLine(number, raw, raw, first.stream, first.rank, first.local_rank, None, first.pid, host=first.host)
 
 
 def _is_aside(stream: _Stream, traceback: Traceback) -> bool | None:
-    """Whether the line above a traceback says that it ends no process."""
+    """Whether the line above a traceback says that it does not end the process."""
     return True if stream.aside is not None and 0 < traceback.origin.line - stream.aside <= 2 else None
 
 
 # --- several attempts of a job in one log: restarts by its launcher, and runs whose output was appended
-# Nothing announces a restart. It is known by an end that comes twice: an agent sees its ranks fail again, or a
-# summary lists a rank that another one has listed. Summaries of several hosts list different ranks.
+# Nothing announces a restart. A repeated end shows it: an agent sees its ranks fail again, or a summary lists a rank
+# that another one listed. Summaries of several hosts list different ranks.
 
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """The end of an attempt, as a launcher reports it."""
+    """A launcher's report of the end of an attempt."""
 
     line: int
     agent: Any = None
-    """Who saw ranks fail, as far as the line says; of a summary, None."""
+    """The agent that saw ranks fail, if the line names it; None for a summary."""
     ranks: frozenset[int] | None = None
     """The ranks that a summary lists."""
 
 
 def attempt_bounds(ends: Iterable[AttemptEnd]) -> list[int]:
-    """The lines behind which another attempt begins."""
+    """Return the lines after which another attempt begins."""
     bounds: set[int] = set()
     agents: set[Any] = set()
     ranks: set[int] = set()
@@ -306,10 +306,10 @@ def attempt_bounds(ends: Iterable[AttemptEnd]) -> list[int]:
 
 
 def last_start(starts: Sequence[NewStart], failures: Iterable[int]) -> int | None:
-    """The line with which the job was last started again; None if nothing shows that it was.
+    """Return the line at which the job was last restarted; None if nothing shows a restart.
 
-    A command that a shell traces starts it again if something failed above (`failures`: lines), and if it is not
-    another program than the one before.
+    A command traced by a shell is a restart if something failed above it (`failures`: lines), and if it runs the same
+    program as before.
     """
     first_failure = min(failures, default=None)
     programs: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the numbers beside printed steps say: steps that take longer and longer, losses that are no numbers."""
+"""Findings about the numbers in printed steps: steps that take longer and longer, losses that are NaN or infinite."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 _SLOWER = 1.3
 _LEAST_POINTS = 12
 _SETTLED_STEPS = 10
-"""A loss scaler that starts too high skips its first steps with an infinite norm, one after the other."""
+"""Steps after which a loss scaler has settled: one that starts too high skips its first steps, with an infinite
+norm."""
 
 
 def slowing_steps(steps: list[LogEvent]) -> Iterator[Finding]:
-    """Whether the last steps take clearly longer than the first."""
+    """Yield a finding if the last steps take clearly longer than the first."""
     slower: list[tuple[LogEvent, float, float, int, int]] = []
     for event in steps:
         points = (event.details.get("points") or [])[1:]  # the first step compiles and warms up
@@ -37,13 +38,13 @@ def slowing_steps(steps: list[LogEvent]) -> Iterator[Finding]:
         "job.slowing",
         Severity.NOTICE,
         told,
-        f"A step took {before:.3g} s about step {start}, and {after:.3g} s about step {end}.",
+        f"Steps took {before:.3g} s around step {start}, but {after:.3g} s around step {end}.",
         {"first_s": round(before, 4), "last_s": round(after, 4), "ratio": round(after / before, 2)},
     )
 
 
 def non_finite_numbers(steps: list[LogEvent]) -> list[Finding]:
-    """Losses and gradient norms that are NaN or infinite."""
+    """Return findings about losses and gradient norms that are NaN or infinite."""
     findings: list[Finding] = []
     for name in ("loss", "grad_norm"):
         odd = [event for event in steps if _is_odd(event, name, steps)]
@@ -53,7 +54,7 @@ def non_finite_numbers(steps: list[LogEvent]) -> list[Finding]:
 
 
 def _is_odd(event: LogEvent, name: str, steps: list[LogEvent]) -> bool:
-    """Whether a number is not finite and means anything: the norms that a loss scaler's first steps have do not."""
+    """Whether a non-finite number means anything: norms in a loss scaler's first steps do not."""
     if name not in (event.details.get("non_finite") or {}):
         return False
     if name == "loss":
@@ -84,7 +85,7 @@ def _non_finite_finding(name: str, odd: list[LogEvent]) -> Finding:
         Severity.WARNING if lasting else Severity.NOTICE,
         [first, *(event for event in odd if event is not first)],
         f"The {what} is {'NaN' if value == 'nan' else 'infinite'}{where}{who}"
-        + ("." if lasting else ", and finite again later."),
+        + ("." if lasting else ", but finite again later."),
         {
             "what": name,
             "value": value,
@@ -97,19 +98,19 @@ def _non_finite_finding(name: str, odd: list[LogEvent]) -> Finding:
     )
 
 
-# --- a rank whose data take longer than those of all others, in step after step, as the ranks' own lines say
+# --- a rank whose data takes longer than that of all others in most steps, according to the ranks' own lines
 
 _CLEARLY = 0.1
-"""Of a step: the others wait for so much of it, if one rank's data take longer by that."""
+"""As a share of a step: how much longer the slow rank's data must take, since the others wait for that long."""
 _CLEARLY_TIMES = 3.0
-"""So much longer than the next: less may be the size of a sample, or a cache."""
+"""How many times as long as the next slowest: smaller differences may come from sample sizes or a cache."""
 _LEAST_STEPS = 4
 _SHARE = 0.75
-"""Of the steps, the same rank has the longest."""
+"""The share of steps in which the same rank must be the slowest."""
 
 
 def slow_input(steps: list[LogEvent]) -> Iterator[Finding]:
-    """One finding, if the same rank is clearly the slowest in most of the steps that at least two ranks report."""
+    """Yield a finding if the same rank is clearly the slowest in most of the steps that at least two ranks report."""
     lasts = [event for event in steps if event.details.get("inputs") and len(event.ranks) == 1]
     took: dict[float, dict[int, float]] = defaultdict(dict)
     attempt = max((event.attempt for event in lasts), default=0)
@@ -134,14 +135,14 @@ def slow_input(steps: list[LogEvent]) -> Iterator[Finding]:
         Severity.WARNING,
         [event for event in lasts if event.ranks == [rank]] + [event for event in lasts if event.ranks != [rank]],
         f"{rank_list([rank]).capitalize()} takes {own:.2f} s for the data of a step, the others {others:.2f} s "
-        f"(medians); it has the longest in {count} of {len(compared)} steps that ranks print.",
+        f"(medians); it is the slowest in {count} of {len(compared)} printed steps.",
         {"input_s": round(own, 3), "others_s": round(others, 3), "steps": len(compared), "slowest_in": count},
         ranks=[rank],
     )
 
 
 def _step_s(lasts: list[LogEvent], steps: list[LogEvent]) -> float | None:
-    """Seconds of a step (median), as the lines say, or as their times do; None if neither tells."""
+    """The median step time in seconds, from the lines' text or their times; None if neither has it."""
     said: list[float] = [whole for event in lasts for _, _, whole in event.details["inputs"] if whole is not None]
     if said:
         return median(said)
@@ -158,25 +159,25 @@ def _step_s(lasts: list[LogEvent], steps: list[LogEvent]) -> float | None:
 
 
 def _clearly_slowest(of_rank: dict[int, float], step_s: float) -> int | None:
-    """The rank whose data took longer than the next one's, clearly."""
+    """The rank whose data clearly took longer than the next one's; None if there is none."""
     second, first = sorted(of_rank.values())[-2:]
     if first < second + _CLEARLY * step_s or first < _CLEARLY_TIMES * second:
         return None
     return max(of_rank, key=lambda rank: of_rank[rank])
 
 
-# --- what lines of progress say of resources: memory that grows with the steps, time that goes into waiting for data
+# --- findings about resources in progress lines: memory that grows with the steps, time spent waiting for data
 
 _LEAST_OF_MEMORY = 4
 _MOST_SETBACKS = 0.15
 _GROWTH = 1.08
 _LEAST_LATE_SHARE = 0.2
-"""Of the growth, what comes in the second half of the steps: what only warms up levels off."""
+"""The least share of growth in the second half of the steps: warm-up growth levels off."""
 _MUCH_INPUT = 0.3
 
 
 def growing_memory(steps: list[LogEvent]) -> Iterator[Finding]:
-    """Whether what is allocated rises from line to line, and goes on to."""
+    """Yield a finding if allocated memory rises from line to line until the end."""
     grown: list[tuple[LogEvent, list[list[float]]]] = []
     for event in steps:
         points = event.details.get("held") or []
@@ -192,7 +193,7 @@ def growing_memory(steps: list[LogEvent]) -> Iterator[Finding]:
         Severity.WARNING,
         [each for each, _ in grown],
         f"Allocated GPU memory grew from {first / 2**30:.3g} GiB at step {start:g} to {last / 2**30:.3g} GiB at "
-        f"step {end:g}, by {per_step / 2**20:.3g} MiB a step.",
+        f"step {end:g}, by {per_step / 2**20:.3g} MiB per step.",
         {
             "first_bytes": int(first),
             "last_bytes": int(last),
@@ -213,9 +214,10 @@ def _rises(points: list[list[float]]) -> bool:
 
 
 def waiting_for_input(steps: list[LogEvent]) -> Iterator[Finding]:
-    """How much of an iteration the meters give to waiting for data; of several ranks' meters, those in the middle.
+    """Yield how much of an iteration the program's meters attribute to waiting for data; the median rank, if several
+    have meters.
 
-    What one rank alone waits for data is no matter of the whole job.
+    If only one rank waits for data, that does not describe the whole job.
     """
     shares = [(statistics.median(event.details["shares"]), event) for event in steps if event.details.get("shares")]
     if not shares:
@@ -227,7 +229,7 @@ def waiting_for_input(steps: list[LogEvent]) -> Iterator[Finding]:
     ordered = sorted(of_rank.values(), key=lambda each: each[0])
     share, event = ordered[(len(ordered) - 1) // 2]
     much = share >= _MUCH_INPUT
-    words = f"Waiting for data takes {100 * share:.0f} % of the time of an iteration, as the program's own meters say."
+    words = f"Waiting for data takes {100 * share:.0f} % of an iteration, according to the program's own meters."
     yield step_finding(
         "job.input_wait", Severity.NOTICE if much else Severity.INFO, [event], words, {"share": round(share, 3)}
     )

@@ -1,7 +1,7 @@
-"""Of the thousands of lines in which a process tells its progress, the few that say it all.
+"""Selects, from thousands of progress lines of a process, the few that carry the information.
 
-Kept of each kind of line: the first, the last, the first that was not finite, and points in between that show how long
-steps take. So the rows of a log stay few however long it trained.
+For each kind of line it keeps the first, the last, the first non-finite one, and points in between that show how long
+steps take. So a log yields few rows, however long the training ran.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _POINTS = 64
 
 @dataclass
 class _Kind:
-    """Lines of one shape, in order."""
+    """The lines of one shape, in order."""
 
     first: tuple[LogLine, StepFacts]
     last: tuple[LogLine, StepFacts]
     count: int = 0
     odd: dict[str, tuple[LogLine, StepFacts]] = field(default_factory=dict)
-    """The first line whose loss or norm is not finite."""
+    """The first line whose loss or norm is not finite, by name of the value."""
     finite: dict[str, int] = field(default_factory=dict)
-    """The last line whose loss or norm is finite."""
+    """The number of the last line whose loss or norm is finite, by name of the value."""
     points: list[list[float]] = field(default_factory=list)
-    """(step, seconds that it took)."""
+    """(step, seconds that it took) at some steps."""
     stride: int = 1
     held: list[list[float]] = field(default_factory=list)
-    """(step, bytes allocated)."""
+    """(step, bytes allocated) at some steps."""
     held_stride: int = 1
     shares: list[float] = field(default_factory=list)
-    """Of the iterations' time, what went into waiting for data: the last of them."""
+    """The share of iteration time spent waiting for data, in the last lines."""
 
     inputs: list[list[float | None]] = field(default_factory=list)
-    """(step, seconds that its data took, seconds that all of it took, if the line says that): the last of them."""
+    """(step, seconds for its data, seconds for the whole step or None), in the last lines."""
 
     def take(self, line: LogLine, facts: StepFacts) -> None:
         self.last = (line, facts)
@@ -70,13 +70,13 @@ class _Kind:
 
 
 class StepRows:
-    """The progress of one stream of lines."""
+    """Collects the progress lines of one stream."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[int | None, str], list[_Kind]] = {}
 
     def take(self, line: LogLine, facts: StepFacts) -> None:
-        """Another line; memory is bounded by the kinds of lines."""
+        """Add another line; memory is bounded by the number of kinds of lines."""
         key = facts.rank, facts.shape
         known = self._kinds.get(key)
         if known is None:
@@ -100,7 +100,8 @@ class StepRows:
 
 
 def _continued(kinds: list[_Kind], facts: StepFacts) -> _Kind | None:
-    """The lines that one continues. Bars of several ranks or runs stand mixed in one stream: a bar never goes back."""
+    """The kind that a line continues. Progress bars of several ranks or runs may be mixed in one stream; a bar never
+    goes back."""
     if facts.bar is None or not kinds:
         return kinds[0] if kinds else None
     same = [kind for kind in kinds if kind.last[1].total == facts.total]
@@ -111,7 +112,7 @@ def _continued(kinds: list[_Kind], facts: StepFacts) -> _Kind | None:
 
 
 def _whole_s(facts: StepFacts) -> float | None:
-    """Seconds that a step takes, of a line that says how long its data take."""
+    """The seconds of a whole step, for a line that says how long its data takes."""
     if facts.step_s is None and facts.input_s and facts.data_share:
         return facts.input_s / facts.data_share
     return facts.step_s
@@ -144,15 +145,15 @@ def _details(facts: StepFacts, what: str, kind: _Kind) -> dict[str, Any]:
     }
 
 
-# --- of the values that ranks print for comparison, the few that say it all: the first, and where NaN begins and ends
+# --- of the values that ranks print for comparison, the few that matter: the first, and where NaN begins and ends
 
 _STEPS = 3
 _MOST = 8_192
 _LAST = 2
-"""Values of a rank at the end of a log that are kept of what drifts: of the last step others may have no line yet."""
+"""How many of a rank's last values are kept for kinds that drift: other ranks may lack a line for the last step."""
 _DRIFTING = ("parameters", "buffers")
 _FOLLOWED = "own_grad_norm"
-"""The one kind that may be NaN, and tells whose it was before a reduction gave it to everybody."""
+"""The only kind whose NaN shows which rank had it before a reduction spread it to all."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class _Row:
 
     @property
     def step(self) -> int | None:
-        """The step, or the last one that was named before."""
+        """The step, or the last one named before."""
         return self.value.step if self.value.step is not None else self.behind[0] if self.behind else None
 
     @property
@@ -177,12 +178,12 @@ class _Row:
 
 @dataclass
 class _Followed:
-    """The values of one rank to the end of the log."""
+    """The values of one rank until the end of the log."""
 
     last: _Row
     last_finite: _Row | None = None
     bad_since: _Row | None = None
-    """The first NaN behind which no later step was finite."""
+    """The first NaN after which no later step was finite."""
 
     def take(self, row: _Row) -> None:
         self.last = row
@@ -198,7 +199,7 @@ class _Followed:
 
 
 class ValueRows:
-    """The values of one log."""
+    """Collects the compared values of one log."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, object, str], int] = defaultdict(int)
@@ -208,18 +209,19 @@ class ValueRows:
         self._behind: dict[tuple[str, int | None], list[int]] = {}
 
     def step(self, line: LogLine, number: int, rank: int | None) -> None:
-        """A line names a step: what its rank says behind it without a step is of that one or the next.
+        """Note that a line names a step: following values without a step belong to that step or the next.
 
-        `rank`: that its words name; if neither they nor the stream tell, it is anybody's of the stream.
+        `rank`: the rank that the line names; if neither the line nor the stream names one, it may be any rank of the
+        stream.
         """
         self._behind[line.stream, line.rank if rank is None else rank] = [number, 0]
 
     def leave_out(self) -> None:
-        """Lines of progress were not looked at: which step what follows is of, nobody knows."""
+        """Note that progress lines were skipped: the step of the following values is unknown."""
         self._behind.clear()
 
     def take(self, line: LogLine, values: list[RankValue]) -> None:
-        """The values of another line; memory is bounded by ranks and kinds."""
+        """Add the values of another line; memory is bounded by the number of ranks and kinds."""
         counts = []
         for value in values:
             rank = line.rank if value.rank is None else value.rank

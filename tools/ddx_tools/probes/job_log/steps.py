@@ -1,6 +1,6 @@
-"""What the printed steps of a job say: how far it came, who is behind, whether it slows, and where numbers went bad.
+"""Findings about a job's printed steps: how far it got, which ranks are behind, and where numbers went bad.
 
-Most programs print on rank 0 only. So ranks are compared only where all of them print the same kind of line.
+Most programs print on rank 0 only, so ranks are compared only if all of them print the same kind of line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FEWEST_COUNTS = 3
 
 
 def step_findings(events: list[LogEvent], cut: Set[str]) -> list[Finding]:
-    """Findings about printed progress. `cut`: the sources whose end could not be read."""
+    """Return the findings about printed progress. `cut`: the sources whose end could not be read."""
     steps = [event for event in events if event.kind == "step"]
     compared = [*compared_by_rank(events), *mean_longer_than_parts(events), *first_with_nan(events)]
     if not steps:
@@ -52,11 +52,11 @@ def step_findings(events: list[LogEvent], cut: Set[str]) -> list[Finding]:
     ]
 
 
-# --- how far
+# --- how far the job got
 
 
 def _progress(steps: list[LogEvent], events: list[LogEvent]) -> list[Finding]:
-    """One finding of the lines that tell most: those with a loss, else those with a step, else progress bars."""
+    """One finding about the most telling lines: those with a loss, else those with a step, else progress bars."""
     best = min((_worth(event) for event in steps), default=9)
     told = [event for event in steps if _worth(event) == best and step_number(event) is not None]
     lasts = [event for event in told if event.details["what"] == "last"]
@@ -91,7 +91,7 @@ def _progress(steps: list[LogEvent], events: list[LogEvent]) -> list[Finding]:
 
 
 def _before_the_first(steps: list[LogEvent]) -> list[Finding]:
-    """One finding, if no step is printed yet and what was counted last is neither done nor a single line."""
+    """One finding if no step is printed yet, and the last count is unfinished and has several lines."""
     lasts = [event for event in steps if event.details["what"] == "last" and event.details.get("own_work")]
     grown = [event for event in lasts if event.details["lines"] >= _FEWEST_COUNTS]
     latest = max(lasts, key=lambda event: event.row["source_line"], default=None)
@@ -103,7 +103,7 @@ def _before_the_first(steps: list[LogEvent]) -> list[Finding]:
             "job.preparing",
             Severity.INFO,
             [latest, *(event for event in grown if event is not latest)],
-            f"No training step yet; preprocessing is progressing ({done} of {total}).",
+            f"No training step yet; preprocessing is making progress ({done} of {total}).",
             {"done": done, "total": total, "counters": len(grown)},
         )
     ]
@@ -115,7 +115,7 @@ def _worth(event: LogEvent) -> int:
     return 2 if event.details.get("bar") is not None else 1
 
 
-# --- who is behind
+# --- ranks that are behind
 
 
 def _behind(steps: list[LogEvent], crowd: Crowd) -> list[Finding]:
@@ -167,7 +167,7 @@ def _steps_behind(
 
 
 def _last_phases(steps: list[LogEvent]) -> dict[int, str]:
-    """Of each rank, whether its last line is one of training or of evaluation."""
+    """For each rank, whether its last line is about training or evaluation."""
     last: dict[int, LogEvent] = {}
     for event in steps:
         if len(event.ranks) == 1:
@@ -178,7 +178,7 @@ def _last_phases(steps: list[LogEvent]) -> dict[int, str]:
     }
 
 
-# --- gradient norms of each rank against that of their mean: a mean is never longer than the longest of its parts
+# --- gradient norms of ranks against that of their mean: a mean is never longer than the longest of its parts
 
 _LONGER = 1.1
 _SAME = 1e-4
@@ -186,10 +186,10 @@ _LEAST_STEPS = 2
 
 
 def mean_longer_than_parts(events: list[LogEvent]) -> Iterator[Finding]:
-    """Whether what is printed as the mean gradient exceeds every rank's own, at all steps that say both.
+    """Yield a finding if the printed mean gradient exceeds every rank's own, at all steps that print both.
 
     By the triangle inequality ‖mean(g)‖ ≤ max ‖g‖; a sum over N ranks may be N times as long. A number that differs
-    between ranks was not reduced over them (an average over time, say), and tells nothing.
+    between ranks was not reduced over them (an average over time, for example) and shows nothing.
     """
     kinds = values_by_step(events)
     own, mean = kinds.get("own_grad_norm", {}), kinds.get("mean_grad_norm", {})
@@ -210,13 +210,13 @@ def mean_longer_than_parts(events: list[LogEvent]) -> Iterator[Finding]:
         "numerics.mean_longer_than_parts",
         Severity.NOTICE,
         events_at,
-        f"What is printed as the mean gradient is {ratio:.2g} times as long as the ranks' own{at}: a mean is never "
-        "longer than the longest of them, a sum can be.",
+        f"The printed mean gradient is {ratio:.2g} times as long as the ranks' own{at}: a mean is never longer than "
+        "the longest of them, but a sum can be.",
         {"what": "grad_norm", "ratio": round(ratio, 3), "step": step, "ranks_compared": len(events_at)},
     )
 
 
-# --- logs of two runs, side by side: a gradient norm that is a whole multiple of the other's at an equal loss
+# --- logs of two runs, compared: a gradient norm that is a whole multiple of the other's at equal loss
 
 _SAME_LOSS = 0.003
 _WHOLE = 0.005
@@ -225,7 +225,8 @@ _LARGEST_GROUP = 65_536
 
 
 def ratio_between_runs(steps: list[LogEvent]) -> Iterator[Finding]:
-    """Whether two logs print, at the same step and loss, gradient norms whose ratio is a whole number above 1."""
+    """Yield a finding if two logs print, at the same step and loss, gradient norms whose ratio is a whole number above
+    1."""
     firsts = [
         event
         for event in steps
@@ -240,7 +241,7 @@ def ratio_between_runs(steps: list[LogEvent]) -> Iterator[Finding]:
         "numerics.ratio_between_runs",
         Severity.NOTICE,
         [high, low],
-        f"At step {step} two runs print the same loss, and gradient norms of which one is {ratio} times the other.",
+        f"At step {step}, two runs print the same loss, but one gradient norm is {ratio} times the other.",
         {"what": "grad_norm", "ratio": ratio, "step": step},
     )
 
@@ -260,41 +261,42 @@ def _ratio(one: LogEvent, other: LogEvent) -> tuple[int, LogEvent, LogEvent] | N
     return (whole, low, high) if whole >= 2 and abs(ratio / whole - 1) <= _WHOLE else None
 
 
-# --- the rank that has NaN before any reduction spread it: the first to print one among the values that are its own
+# --- the rank that had NaN before a reduction spread it: the first with NaN in its own values
 
 _Place = tuple[int, int]
-"""Step, and how many lines with values came between the last line that names a step and this one."""
+"""(step, number of lines with values between the last line that names a step and this one)"""
 
 
 @dataclass
 class _OfRank:
-    """What one rank printed of its own gradient, by place."""
+    """One rank's printed values of its own gradient, by place."""
 
     nan: dict[_Place, LogEvent]
     finite: dict[_Place, LogEvent]
 
     @property
     def bad_since(self) -> _Place | None:
-        """Its first NaN behind which no later step was finite: a loss scaler makes single ones at work."""
+        """The place of its first NaN after which no later step was finite: a working loss scaler produces single
+        NaNs."""
         recovered = max((step for step, _ in self.finite), default=-1)
         return min((place for place in self.nan if place[0] >= recovered), default=None)
 
     @property
     def lasting(self) -> bool:
-        """Whether further NaN follow the first, and are the last that it prints."""
+        """Whether the NaN lasts: more NaN follow the first, up to its last value."""
         since = self.bad_since
         return since is not None and max(self.nan) > max([since, *self.finite])
 
     def was_finite_at(self, step: int) -> bool:
-        """Whether it printed a finite value at a step or a later one."""
+        """Return whether it printed a finite value at this step or a later one."""
         return any(own >= step for own, _ in self.finite)
 
 
 def first_with_nan(events: list[LogEvent]) -> Iterator[Finding]:
-    """The one rank whose own gradient was NaN while that of all others who print theirs was finite.
+    """Yield a finding about the only rank whose own gradient was NaN while that of all other printing ranks was finite.
 
-    After the reduction all have it. Infinite values count for nothing: a loss scaler produces them at work.
-    `first_rank` is named if the NaN lasted; where the log ends with the first, nothing says whether it did.
+    After the reduction, all ranks have it. Infinite values do not count: a working loss scaler produces them.
+    `first_rank` is set if the NaN lasted; if the log ends with the first NaN, that is unknown.
     """
     own = [event for event in events if event.kind == "value" and event.details["what"] == "own_grad_norm"]
     ranks = _by_rank([event for event in own if event.attempt == max(each.attempt for each in own)])
@@ -302,7 +304,7 @@ def first_with_nan(events: list[LogEvent]) -> Iterator[Finding]:
     if not ranks or len(ranks) < 2 or not begun:
         return
     named = {ranks[rank].nan[since].details.get("step") is not None for rank, since in begun.items()}
-    # Lines that name no step are compared only behind one and the same: others' may have been left out.
+    # Lines without a step are compared only after the same named step: other ranks' lines may have been left out.
     if len(named) > 1 or (named == {False} and len({step for step, _ in begun.values()}) > 1):
         return
     earliest = min(begun.values())
@@ -312,12 +314,12 @@ def first_with_nan(events: list[LogEvent]) -> Iterator[Finding]:
         return
     (rank,) = first
     lasting = ranks[rank].lasting
-    where = f"{'at' if named == {True} else 'behind'} step {earliest[0]}"
+    where = f"{'at' if named == {True} else 'after'} step {earliest[0]}"
     yield step_finding(
         "numerics.non_finite",
         Severity.WARNING if lasting else Severity.NOTICE,
         [ranks[rank].nan[earliest]],
-        f"Rank {rank}'s own gradient is NaN {where}, where that of all {len(others)} others that print theirs is "
+        f"Rank {rank}'s own gradient is NaN {where}, whereas that of all {len(others)} other printing ranks is "
         f"finite{'' if lasting else '; the log ends before it shows whether that lasted'}.",
         {
             "what": "own_grad_norm",
@@ -330,7 +332,7 @@ def first_with_nan(events: list[LogEvent]) -> Iterator[Finding]:
 
 
 def _by_rank(events: list[LogEvent]) -> dict[int, _OfRank] | None:
-    """None if the place of a NaN is unknown."""
+    """The printed values per rank; None if the place of a NaN is unknown."""
     found: dict[int, _OfRank] = defaultdict(lambda: _OfRank({}, {}))
     for event in events:
         if len(event.ranks) != 1:

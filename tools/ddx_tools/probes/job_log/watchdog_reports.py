@@ -1,4 +1,4 @@
-"""Watchdog lines as reports of one rank about one process group."""
+"""Turns watchdog lines into reports of one rank about one process group."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _PROGRESS = "torch_watchdog_progress"
 
 @dataclass(frozen=True)
 class WatchdogReport:
-    """What one line says of one rank in one group. What it does not say is None."""
+    """What one line says about one rank in one group. Missing values are None."""
 
     event: LogEvent
     rank: int | None
     member: int | None
-    """Number within the group."""
+    """The rank's number within the group."""
     group: str | None
     name: str | None
     is_world: bool
     op_type: str | None = None
-    """In the words of ProcessGroupNCCL: `_ALLGATHER_BASE`."""
+    """The operation's name in ProcessGroupNCCL: `_ALLGATHER_BASE`."""
     seq: int | None = None
     numel_in: int | None = None
     numel_out: int | None = None
@@ -35,40 +35,40 @@ class WatchdogReport:
     elapsed_ms: int | None = None
     last_enqueued: int | None = None
     last_completed: int | None = None
-    """-1: nothing was completed yet."""
+    """The last completed sequence number; -1 if there is none yet."""
 
     @property
     def timed_out(self) -> bool:
-        """The rank waited in this operation until its limit."""
+        """Whether the rank waited in this operation until the timeout."""
         return self.op_type is not None
 
     @property
     def sizes(self) -> dict[str, int | None]:
-        """Elements that go in and come out."""
+        """The number of input and output elements."""
         return {"numel_in": self.numel_in, "numel_out": self.numel_out}
 
     @property
     def queued(self) -> int | None:
-        """How many calls of the rank wait to be completed; None if a counter is not told."""
+        """How many of the rank's calls are not completed; None if a counter is missing."""
         if self.last_enqueued is None or self.last_completed is None:
             return None
         return self.last_enqueued - self.last_completed
 
     @property
     def operation(self) -> str | None:
-        """In the words of torch.distributed: `all_gather_into_tensor`."""
+        """The operation's name in torch.distributed: `all_gather_into_tensor`."""
         return operation_name(self.op_type) if self.op_type else None
 
     @property
     def label(self) -> str | None:
-        """The group for a person."""
+        """The group's name for a person."""
         if self.group is None:
             return None
         return self.name or ("default_pg" if self.is_world else f"group {self.group}")
 
 
 def read_reports(events: list[LogEvent]) -> list[WatchdogReport]:
-    """The reports of timeouts and of progress, in the order of the lines."""
+    """Return the reports about timeouts and progress, in line order."""
     reports = [_report(event) for event in events if event.row["code"] in (*_TIMEOUTS, _PROGRESS)]
     return _with_groups(reports)
 
@@ -102,7 +102,7 @@ def _rank(event: LogEvent, job_rank: int | None, member: int | None, *, is_part:
     if job_rank is not None:
         return job_rank
     rank = event.ranks[0] if len(event.ranks) == 1 else None
-    # Without a label the number may be the one within the group.
+    # Without a label, the number may be that within the group.
     return None if is_part and rank == member and event.joined is None else rank
 
 
@@ -117,15 +117,16 @@ def _numbers(details: dict[str, Any]) -> Callable[[str], int | None]:
 
 
 Named = tuple[str, str | None, bool]
-"""Key of a group, its name, and whether it is that of all ranks."""
+"""(key of a group, its name, whether it is the group of all ranks)"""
 
 
 def _with_groups(reports: list[WatchdogReport]) -> list[WatchdogReport]:
-    """The line of a timeout does not name the group; others do: of the same rank and number, or of its peers.
+    """Fill in the groups of timeouts: their line names none, but others of the same rank and number, or of its peers,
+    do.
 
-    A line behind it, of the same rank and number; else one of another rank in the same operation and number; else, if
-    the attempt's lines name one group only, one of any rank at that number. Logs that are cut keep such a line of one
-    rank and not of the next.
+    First choice is a later line of the same rank and number; then one of another rank in the same operation and number;
+    then, if the attempt's lines name only one group, one of any rank at that number. Cut logs may keep such a line for
+    one rank but not for the next.
     """
     told = _joined(reports, lambda report: (report.event.attempt, report.rank, report.seq), needs_rank=True)
     told = _joined(told, lambda report: (report.event.attempt, report.op_type, report.seq), needs_rank=False)
@@ -141,7 +142,7 @@ def _with_groups(reports: list[WatchdogReport]) -> list[WatchdogReport]:
 def _joined(
     reports: list[WatchdogReport], key: Callable[[WatchdogReport], Any], *, needs_rank: bool
 ) -> list[WatchdogReport]:
-    """Timeouts without a group get the only one that others with the same key name."""
+    """The reports, where timeouts without a group get the only group that others with the same key name."""
     known: dict[Any, set[Named]] = defaultdict(set)
     for report in reports:
         if report.group is not None:

@@ -1,14 +1,14 @@
-"""Where in the program a rank was when its collective was taken from it: by the watchdog's stack, or by its frames.
+"""Finds where in the program a rank was when its collective was aborted: from the watchdog's stack, or its own frames.
 
     [rank1]:[E1121 10:00:00.1 ProcessGroupNCCL.cpp:730] Stack trace of the failed collective:
     #0 all_reduce from /usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py:2937
     #1 step from /srv/job/train.py:41
 
-(torch 2.6 to 2.13 with a flight recorder.) The frames bear no label; they are the lines right below the head.
+(torch 2.6 to 2.13 with a flight recorder.) The frames have no label; they are the lines right below the head.
 
-The watchdog of one rank or of all aborts the communicator; then a call that waits raises ("NCCL communicator was
-aborted"), or the peers' connections close. Such an exception is no failure of its own, but its frames are a stack of
-that moment, and are read by the rules for stacks (`knowledge/frames.yaml`).
+The watchdog of one or all ranks aborts the communicator; then a waiting call raises ("NCCL communicator was aborted"),
+or the peers' connections close. Such an exception is not an independent failure, but its frames are a stack of that
+moment, and are read with the rules for stacks (`knowledge/frames.yaml`).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _HEAD, _FRAME = "torch_watchdog_stack", "torch_watchdog_stack_frame"
 
 
 class Context(NamedTuple):
-    """What enclosed a rank's call."""
+    """The activities and functions that enclosed a rank's call."""
 
     contexts: frozenset[str]
     user_functions: tuple[str, ...]
-    """Of the program's own frames, innermost first."""
+    """The functions of the program's own frames, innermost first."""
 
 
 class Whereabouts:
-    """By rank and attempt: the user's line of the failed collective, and what enclosed it."""
+    """The user's line of the failed collective and what enclosed it, by rank and attempt."""
 
     def __init__(self, events: list[LogEvent]) -> None:
         self._called: dict[tuple[int, int], Location] = {}
@@ -69,13 +69,15 @@ class Whereabouts:
             self._called.setdefault((rank, head.attempt), place)
 
     def places(self, ranks: Iterable[int], attempt: int) -> list[Location]:
-        """The distinct user lines of some ranks: where the watchdog says they called, else where they raised."""
+        """Return the distinct user lines of some ranks: where they called according to the watchdog, else where they
+        raised."""
         keys = [(rank, attempt) for rank in sorted(ranks)]
         called = [place for key in keys if (place := self._called.get(key))]
         return distinct_places(called or [place for key in keys if (place := self._raised.get(key))])
 
     def own(self, ranks: Iterable[int], peers: Iterable[int], attempt: int) -> Context | None:
-        """What these ranks were in and their peers, as far as they told, were not; None if none of them told."""
+        """Return what these ranks were in and their reporting peers were not; None if none of these ranks reported
+        it."""
         told = [found for rank in sorted(ranks) if (found := self._contexts.get((rank, attempt)))]
         if not told:
             return None
@@ -92,7 +94,7 @@ def _context(event: LogEvent) -> Context:
 
 
 def _frame(text: str) -> Frame:
-    """One frame as `log_events.frames` holds it: `file:line function`."""
+    """Parse one frame of `log_events.frames`: `file:line function`."""
     place, _, function = text.partition(" ")
     file, _, line = place.rpartition(":")
     return Frame(file, int(line) if line.isdecimal() and len(line) < 10 else 0, function)

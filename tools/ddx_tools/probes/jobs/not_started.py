@@ -1,4 +1,4 @@
-"""What a job waits for at its start and nobody has started: hosts without a launcher, ranks without a process."""
+"""Findings about the missing parts of a starting job: hosts without a launcher, ranks without a process."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ddx_tools.knowledge.launch_facts import is_loopback
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 
 _HOSTS_APART_S = 30.0
-"""Hosts are started one after the other, and torch takes some ten seconds to import before a launcher is there."""
+"""Hosts start one after the other, and importing torch takes about ten seconds before a launcher appears."""
 _RANKS_APART_S = 10.0
-"""The processes of one host are started within a moment."""
+"""The processes of one host start at nearly the same time."""
 _RANK_ROLES = ("rank", "unreadable", "gone")
 
 Row = dict[str, Any]
 
 
 def not_started(store: Store) -> list[Finding]:
-    """Findings about the rows of `ranks`, with what stacks and looks at other hosts add."""
+    """Return the findings about hosts and ranks that were never started, from `ranks`, stacks and captures of other
+    hosts."""
     jobs = by_job(store)
     rows = [row for members in jobs for row in members]
     return [*_hosts(store, jobs), *(finding for members in jobs for finding in _ranks(store, members, rows))]
@@ -31,7 +32,7 @@ def not_started(store: Store) -> list[Finding]:
 def _finding(
     code: str, rows: Sequence[Row], quote: Callable[[Row], str], summary: str, ranks: Iterable[int] = (), **facts: Any
 ) -> Finding:
-    """A finding about processes of some hosts, of which `quote` says what shows it."""
+    """A finding about processes of some hosts; `quote` gives the evidence text of each row."""
     return Finding(
         code=code,
         severity=Severity.WARNING,
@@ -51,7 +52,7 @@ def _command(row: Row) -> str:
 
 
 def _hosts(store: Store, jobs: Sequence[Sequence[Row]]) -> Iterator[Finding]:
-    """Launchers that wait for those of other hosts, by where they meet."""
+    """Launchers that wait for launchers on other hosts, grouped by rendezvous endpoint."""
     meetings: dict[tuple[int, str | None], list[Row]] = {}
     running: set[tuple[int, str | None]] = set()
     for members in jobs:
@@ -70,7 +71,7 @@ def _hosts(store: Store, jobs: Sequence[Sequence[Row]]) -> Iterator[Finding]:
 
 
 def _idle_hosts(store: Store) -> list[Row]:
-    """Hosts that were looked at, all of them and not one process, and on which no job runs."""
+    """Hosts that were captured whole, not for a single process, and run no job."""
     return store.query(
         "SELECT host, min(source) AS source FROM host_facts WHERE topic = 'look' AND facts->>'$.about' = '[]' "
         "AND host NOT IN (SELECT host FROM ranks) GROUP BY host ORDER BY host"
@@ -93,8 +94,8 @@ def _of_meeting(nodes: int, endpoint: str | None, agents: Sequence[Row], idle: S
         "startup.missing_ranks",
         agents,
         _command,
-        f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {seen} seen, and for "
-        f"{waited_s:.0f} s no rank was started.",
+        f"torchrun on {', '.join(hosts)} {verb} for {nodes} hosts{where}{each}; {seen} seen, and no rank has started "
+        f"for {waited_s:.0f} s.",
         joined=joined,
         expected=nodes,
         endpoint=endpoint,
@@ -104,7 +105,7 @@ def _of_meeting(nodes: int, endpoint: str | None, agents: Sequence[Row], idle: S
         others_unseen=not apart and len(agents) + len(idle) < nodes,
     )
     for host in idle if not apart else ():
-        said = f"On {host['host']} no launcher and no rank of a distributed job runs."
+        said = f"{host['host']} runs no launcher and no rank of a distributed job."
         yield _finding("startup.host_without_job", [host], lambda _: "", said, endpoint=endpoint)
 
 
@@ -115,8 +116,8 @@ def _do_not_meet(hosts: Sequence[str], endpoint: str | None, waited_s: float, ag
         "startup.launchers_apart",
         agents,
         _command,
-        f"The launchers of all hosts run ({', '.join(hosts)}), and for {waited_s:.0f} s none has started a "
-        f"rank: they do not find each other{where}.",
+        f"The launchers run on all hosts ({', '.join(hosts)}), but none has started a rank for {waited_s:.0f} s: they "
+        f"do not find each other{where}.",
         endpoint=endpoint,
         address=address.strip("[]") or None,
         port=int(port) if port.isascii() and port.isdigit() else None,
@@ -128,7 +129,7 @@ def _do_not_meet(hosts: Sequence[str], endpoint: str | None, waited_s: float, ag
 
 
 def _ranks(store: Store, members: Sequence[Row], everywhere: Sequence[Row]) -> Iterator[Finding]:
-    """Ranks of this host that have no process, not even a dead one, while all others are still on their way in."""
+    """Ranks of this host that have no process, not even a dead one, while all other ranks are still initialising."""
     live = [row for row in members if row["role"] == "rank"]
     absent = [row for row in members if row["role"] in _RANK_ROLES and row["role"] != "rank"]
     never = bool(absent) and all(row["role"] == "gone" and row["pid"] is None for row in absent)
@@ -147,8 +148,9 @@ def _short_of(live: Sequence[Row], missing: list[int], waited_s: float, *, apart
         "startup.missing_ranks",
         live,
         environment_words,
-        f"WORLD_SIZE={size}, and {len(live)} ranks run on {host}, for {waited_s:.0f} s; {rank_list(missing)} "
-        f"{verb} no process there, not even an ended one, and no rank got past initialisation.{own}",
+        f"WORLD_SIZE={size}, but only {len(live)} ranks have been running on {host} for {waited_s:.0f} s; "
+        f"{rank_list(missing)} {verb} no process there, not even an ended one, and no rank got past "
+        f"initialisation.{own}",
         ranks=(row["rank"] for row in live if row["rank"] is not None),
         joined=len(live),
         expected=size,
@@ -162,7 +164,7 @@ def _short_of(live: Sequence[Row], missing: list[int], waited_s: float, *, apart
 
 
 def _is_apart(live: Sequence[Row], missing: set[int], everywhere: Sequence[Row]) -> bool:
-    """Whether the job has ranks on other hosts, though its ranks here meet at a loopback address."""
+    """Whether the job has ranks on other hosts, although its ranks here use a loopback address as their master."""
     here = live[0]
     if not here["master"] or not is_loopback(here["master"]):
         return False
@@ -177,7 +179,8 @@ def _is_apart(live: Sequence[Row], missing: set[int], everywhere: Sequence[Row])
 
 
 def _all_on_their_way(store: Store, live: Sequence[Row]) -> bool:
-    """Of the ranks, at least half were looked at, and each of these still imports or forms the first process group."""
+    """Whether at least half of the ranks were sampled, and each of these still imports or forms its first process
+    group."""
     host, job_pids = live[0]["host"], {row["pid"] for row in live}
     looks = store.query(
         "SELECT pid, arg_max(activity, snapshot) AS activity, arg_max(operation, snapshot) AS operation "

@@ -8,11 +8,13 @@ from ddx_tools.probes.declaration import Later, Probe, ProbeArgs
 
 
 class JobsArgs(ProbeArgs):
-    """The target may be the pid of a launcher, of a rank or of a worker; without one all jobs are shown."""
+    """Arguments of `jobs`. The target may be the pid of a launcher, a rank or a worker; without a target, all jobs are
+    shown."""
 
 
 def analyse(store: Store) -> list[Finding]:
-    """Which jobs there are, and which of their ranks are gone, held, not to be read, or were not started."""
+    """Return the findings about jobs: which exist, and which of their ranks are gone, held, unreadable or never
+    started."""
     from ddx_tools.probes.jobs.findings import asked_host_findings, job_findings
     from ddx_tools.probes.jobs.not_started import not_started
 
@@ -25,9 +27,9 @@ PROBE: Probe[JobsArgs] = Probe(
     description=(
         "Finds the distributed PyTorch jobs that run on this host and says which process is which rank: launcher "
         "(torchrun, mp.spawn, accelerate, deepspeed, mpirun, Ray Train, Slurm, plain environment variables), world "
-        "size, state, CPU use, command, where the output goes. Workers that load data or compile are shown with "
-        "their rank. Also tells which ranks are gone, stopped, or may not be read. Looks at processes only; touches "
-        "none of them."
+        "size, state, CPU use, command, where the output goes. Data-loading and compile workers are shown with their "
+        "rank. Also reports ranks that are gone, stopped or unreadable. Reads process information only; touches no "
+        "process."
     ),
     args=JobsArgs,
     capture=Later("ddx_tools.probes.jobs.rows:capture_processes"),

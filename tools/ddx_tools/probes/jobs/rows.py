@@ -1,4 +1,4 @@
-"""From a process table to rows of `ranks`."""
+"""Turns a process table into rows of `ranks`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMMAND_CHARS = 300
 
 
 def capture_processes(host: Host, args: ProbeArgs) -> Raw:
-    """The process table of a host, and which job of it is meant: all, if the target is empty."""
+    """Capture the process table of a host, and note which of its jobs is meant: all, if the target is empty."""
     raw = Raw(host.name)
     reply = host.processes()
     snapshot = _decoded(reply.data)
@@ -30,13 +30,13 @@ def capture_processes(host: Host, args: ProbeArgs) -> Raw:
     raw.items.append(RawItem("processes", reply.data, reply.source, {"job": chosen}))
     seen = snapshot["processes"]
     unreadable = sum(1 for row in seen if not row.get("readable") and row.get("state") != "Z")
-    raw.searched.append(f"{len(seen)} Python and launcher processes on {host.name}, {unreadable} of them not readable")
+    raw.searched.append(f"{len(seen)} Python and launcher processes on {host.name}, {unreadable} of them unreadable")
     if not jobs:
         raw.status = ProbeStatus.NO_DATA
         if unreadable:
             raw.problems.append(
-                f"{unreadable} Python processes on {host.name} belong to somebody else and could not be read. "
-                "If the job is among them: run ddx as its owner, or with sudo."
+                f"{unreadable} Python processes on {host.name} belong to another user and could not be read. If the "
+                "job is among them, run ddx as its owner or with sudo."
             )
     return raw
 
@@ -52,7 +52,7 @@ def _decoded(data: bytes) -> dict[str, Any]:
 
 
 def rank_rows(raw: Raw) -> Rows:
-    """Rows of `ranks`: a row for each process of a job, and for each rank that has none."""
+    """Return the rows of `ranks`: one for each process of a job, and one for each rank without a process."""
     rows: list[dict[str, Any]] = []
     for item in raw.of("processes"):
         snapshot = _decoded(item.data)

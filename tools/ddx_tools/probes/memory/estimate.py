@@ -1,10 +1,10 @@
-"""What a parallel plan needs on each GPU, by formula, and which one dimension would make it fit.
+"""Estimates the GPU memory of a parallel plan by formula, and single changes that would make it fit.
 
-Sources: states of Adam in mixed precision, 16 bytes a parameter (Rajbhandari et al., ZeRO, arXiv:1910.02054, section
-3): weights, gradients and two moments in float32 as FSDP2 shards them. Activations of a transformer layer in 16 bits,
-without the attention matrix, which fused attention does not keep: s b h (10 + 24 / t) bytes, 34 / t with sequence
-parallelism, 2 where layers are recomputed (Korthikanti et al., arXiv:2205.05198, sections 4 and 5). With pipelining by
-1F1B the first stage holds the activations of as many micro-batches as there are stages. Logits: 16 bits, float32, its
+Sources: Adam states in mixed precision, 16 bytes per parameter (Rajbhandari et al., ZeRO, arXiv:1910.02054, section 3):
+weights, gradients and two moments in float32 as FSDP2 shards them. Activations of a transformer layer in 16 bits,
+without the attention matrix, which fused attention does not store: s b h (10 + 24 / t) bytes, 34 / t with sequence
+parallelism, 2 if layers are recomputed (Korthikanti et al., arXiv:2205.05198, sections 4 and 5). With 1F1B pipelining,
+the first stage holds the activations of as many micro-batches as there are stages. Logits: 16 bits, float32, its
 gradient.
 """
 
@@ -22,10 +22,11 @@ from ddx_tools.model.errors import UsageError
 _STATE_BYTES = {"parameters": 4, "gradients": 4, "optimizer": 8}
 _GATHERED_BYTES = 2
 _GATHERED_LAYERS = 2
-"""One that computes, one that is fetched ahead."""
+"""One layer that computes, and one that is prefetched."""
 _LOGIT_BYTES = 10
 _RESERVE = 0.92
-"""Of a GPU, what tensors can have: CUDA, NCCL and cuBLAS keep one to three GiB, pieces are lost."""
+"""The share of GPU memory that tensors can use: CUDA, NCCL and cuBLAS keep one to three GiB, and fragmentation wastes
+some."""
 
 
 class MemoryPlan(BaseModel, extra="forbid", frozen=True):
@@ -35,7 +36,7 @@ class MemoryPlan(BaseModel, extra="forbid", frozen=True):
     layers: int = Field(gt=0, le=10_000)
     hidden: int = Field(gt=0, le=1 << 20)
     sequence: int = Field(gt=0, le=1 << 26)
-    batch: int = Field(1, gt=0, le=1 << 20, description="samples of a micro-batch on a rank")
+    batch: int = Field(1, gt=0, le=1 << 20, description="samples per micro-batch on a rank")
     vocabulary: int = Field(0, ge=0, le=1 << 24)
     dp_shard: int = Field(1, gt=0, le=1 << 20)
     tp: int = Field(1, gt=0, le=1024)
@@ -46,7 +47,7 @@ class MemoryPlan(BaseModel, extra="forbid", frozen=True):
     gpu_gib: float = Field(80.0, gt=0, le=10_000)
 
     def needs(self) -> dict[str, int]:
-        """Bytes on the fullest GPU, by what holds them."""
+        """Return the bytes on the fullest GPU, by what holds them."""
         own = self.parameters / (self.tp * self.pp)
         tokens = self.sequence * self.batch / self.cp
         a_layer = tokens * self.hidden * (34 / self.tp if self.sp else 10 + 24 / self.tp)
@@ -64,16 +65,16 @@ class MemoryPlan(BaseModel, extra="forbid", frozen=True):
 
     @property
     def total(self) -> int:
-        """Bytes on the fullest GPU."""
+        """The total bytes on the fullest GPU."""
         return sum(self.needs().values())
 
     @property
     def gpu_bytes(self) -> int:
-        """What tensors can have of a GPU."""
+        """The bytes of a GPU that tensors can use."""
         return int(self.gpu_gib * _RESERVE * 2**30)
 
     def fixes(self) -> list[str]:
-        """Changes of one dimension after which it fits, the smallest of each."""
+        """Return the changes of one dimension that make the plan fit, the smallest for each dimension."""
         changes: list[tuple[str, Any]] = [
             *(("dp_shard", self.dp_shard << n) for n in range(1, 7)),
             *(("batch", self.batch >> n) for n in range(1, 7) if self.batch >> n),
@@ -92,18 +93,18 @@ class MemoryPlan(BaseModel, extra="forbid", frozen=True):
 
 
 def parse_plan(text: str) -> MemoryPlan:
-    """`parameters=8e9,layers=32,…`. Raises UsageError."""
+    """Parse a plan such as `parameters=8e9,layers=32,…`. Raises UsageError."""
     pairs = [pair.partition("=") for pair in text.replace(" ", ",").split(",") if pair]
     try:
         return MemoryPlan.model_validate({name.strip(): value.strip() for name, _, value in pairs})
     except ValidationError as error:
         known = ", ".join(MemoryPlan.model_fields)
-        help = f"It is made of NAME=VALUE of: {known}."
-        raise UsageError(f"this is no plan: {first_mistake(error)}", help) from error
+        help = f"Write NAME=VALUE pairs, separated by commas. Names: {known}."
+        raise UsageError(f"this is not a plan: {first_mistake(error)}", help) from error
 
 
 def estimate(plan: MemoryPlan) -> Finding:
-    """The finding about a plan."""
+    """Return the finding with a plan's estimate."""
     needs, total = plan.needs(), plan.total
     fits = total <= plan.gpu_bytes
     fixes = [] if fits else plan.fixes()
@@ -112,7 +113,7 @@ def estimate(plan: MemoryPlan) -> Finding:
     return Finding(
         code="memory.estimate",
         severity=Severity.INFO if fits else Severity.WARNING,
-        summary=f"The plan needs {size_text(total)} of the {size_text(plan.gpu_bytes)} that tensors can have of a GPU "
+        summary=f"The plan needs {size_text(total)} of the {size_text(plan.gpu_bytes)} that tensors can use on a GPU "
         f"({parts}): it {verdict}.",
         evidence=[Evidence(source="plan", quote=f"parameters={plan.parameters:g}")],
         attributes={

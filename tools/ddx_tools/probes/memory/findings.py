@@ -1,4 +1,4 @@
-"""What snapshots and reports of all ranks say of memory: what holds it and grows, who holds more, what is whole."""
+"""Findings about the memory of all ranks: what holds it, what grows, which rank holds more, what is unsharded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PHASES = {
     "activations": "forward",
     "unknown": "backward",
 }
-"""By whose memory was asked for when there was none; no Python frame has what autograd's threads allocate."""
+"""The phase, by the holder whose allocation failed; allocations by autograd's threads have no Python frame."""
 _MAX_EVIDENCE = 6
 _SHARE_OF_RESERVED = 20
 _SMALL = 6
@@ -32,15 +32,15 @@ _GROWTH = 1.08
 _LEAST_GROWTH_BYTES = 16 << 20
 _MOST_SETBACKS = 0.15
 _LATE_SHARE = 0.3
-"""Of the growth, what comes in the second half of the steps: what only warms up levels off."""
+"""The least share of growth in the second half of the steps: warm-up growth levels off."""
 _SKEW, _LEAST_SKEW_BYTES = 1.25, 128 << 20
 _MUCH_UNSHARDED = 0.1
 _MOST_NAMES = 8
 
 
 def memory_findings(store: Store) -> list[Finding]:
-    """All findings of the memory of a job's ranks."""
-    # Of several snapshots of one GPU the one that tells most: of the moment when memory ran out, else the last one.
+    """Return all findings about the memory of a job's ranks."""
+    # Of several snapshots of one GPU, the most telling: the one when memory ran out, else the last one.
     devices = store.query(
         "SELECT * FROM memory_devices QUALIFY rank IS NULL OR row_number() OVER (PARTITION BY rank, device "
         "ORDER BY tried_bytes IS NULL, events DESC, source) = 1 ORDER BY rank, device, source"
@@ -75,7 +75,7 @@ def _holders(store: Store) -> _Held:
 def _finding(
     code: str, severity: Severity, row: dict[str, Any], summary: str, at: dict[str, Any] | None = None, **facts: Any
 ) -> Finding:
-    """What a snapshot says of one rank; `at`: the row that tells the place, if it is another."""
+    """A finding about one rank's snapshot; `at`: the row with the place, if it is a different row."""
     return Finding(
         code=code,
         severity=severity,
@@ -96,7 +96,7 @@ def _ran_out(row: dict[str, Any]) -> Finding:
         "memory.cuda_oom",
         Severity.FAILURE,
         row,
-        f"{_whose(row)} ran out of GPU memory: {size_text(tried)} were asked for; torch's allocator holds "
+        f"{_whose(row)} ran out of GPU memory: it requested {size_text(tried)}; torch's allocator holds "
         f"{size_text(unused)} unused, in pieces of {size_text(row['largest_free_bytes'])} at most.{for_what}",
         tried_bytes=tried,
         phase=_PHASES.get(row["tried_for"]),
@@ -138,8 +138,8 @@ def _kept(store: Store) -> list[Finding]:
         if row["bytes"] < _LEAST_GROWTH_BYTES or (row["rank"], row["device"]) in found:
             continue
         said = (
-            f"{_whose(row)} keeps {size_text(each)} of each step: {row['blocks']} such pieces, allocated at "
-            f"{_place(row)} with a backward between them, are held at the end."
+            f"{_whose(row)} keeps {size_text(each)} from each step: {row['blocks']} such pieces, allocated at "
+            f"{_place(row)} with a backward between them, are still held at the end."
         )
         facts = {"per_step_bytes": each, "steps": row["blocks"], "holder": row["holder"]}
         found[row["rank"], row["device"]] = _finding("memory.grows", Severity.WARNING, row, said, **facts)
@@ -150,7 +150,7 @@ def _grows(store: Store) -> list[Finding]:
     found = []
     for column, code, what in (
         ("allocated_bytes", "memory.grows", "Allocated GPU memory"),
-        ("rss_bytes", "memory.host_grows", "The memory of the process"),
+        ("rss_bytes", "memory.host_grows", "Process memory"),
     ):
         rows = store.query(
             f"SELECT rank, step, {column} AS bytes, source FROM memory_series WHERE step IS NOT NULL AND {column} > 0 "
@@ -172,7 +172,7 @@ def _grows(store: Store) -> list[Finding]:
                 severity=Severity.WARNING,
                 ranks=ranks,
                 summary=f"{what} of {rank_list(ranks)} grew from {size_text(first)} at step {start} to "
-                f"{size_text(last)} at step {end}, by {size_text(int(per_step))} a step.",
+                f"{size_text(last)} at step {end}, by {size_text(int(per_step))} per step.",
                 evidence=[Evidence(source=sources[rank], quote=f'"step": {end}') for rank in grown][:_MAX_EVIDENCE],
                 attributes={
                     "first_bytes": first,
@@ -188,7 +188,7 @@ def _grows(store: Store) -> list[Finding]:
 
 
 def _rises(points: list[tuple[int, int]]) -> bool:
-    """Whether it goes up, and on to the end; the first fifth warms up."""
+    """Whether the values rise until the end; the first fifth is warm-up."""
     points = points[len(points) // 5 :]
     if len(points) < _LEAST_POINTS:
         return False
@@ -238,7 +238,7 @@ def _rank_skew(store: Store, held: _Held) -> Iterator[Finding]:
 
 
 def _more_of(rank: int, held: _Held) -> dict[str, Any]:
-    """What a rank holds more of than its peers do: the row of the holder with the largest difference."""
+    """The row of the holder by which a rank exceeds its peers the most."""
     mine: Counter[tuple[str, str | None, int | None]] = Counter()
     others: dict[tuple[str, str | None, int | None], list[int]] = defaultdict(list)
     rows = {}
@@ -260,7 +260,7 @@ def _unsharded(store: Store) -> list[Finding]:
     )
     first = [row for row in rows if row["rank"] == rows[0]["rank"]]
     whole = [row for row in first if not row["sharded"]]
-    if not whole or len(whole) == len(first):  # nothing of a replicated model is meant to be sharded
+    if not whole or len(whole) == len(first):  # a replicated model is not meant to be sharded
         return []
     size, total = sum(row["bytes"] for row in whole), sum(row["bytes"] for row in first)
     modules = list(dict.fromkeys(row["module"] or "the root" for row in whole))
@@ -273,8 +273,8 @@ def _unsharded(store: Store) -> list[Finding]:
             code="memory.unsharded",
             severity=Severity.WARNING if size >= _MUCH_UNSHARDED * total else Severity.INFO,
             ranks=ranks,
-            summary=f"{len(whole)} of {len(first)} parameters ({size_text(size)} of {size_text(total)}) are whole on "
-            f"every rank while the rest is sharded: {named}.",
+            summary=f"{len(whole)} of {len(first)} parameters ({size_text(size)} of {size_text(total)}) are unsharded "
+            f"on every rank, whereas the rest is sharded: {named}.",
             evidence=[Evidence(source=whole[0]["source"], quote=f'"name": "{name}"')],
             attributes={
                 "modules": modules[:_MOST_NAMES],
@@ -288,7 +288,7 @@ def _unsharded(store: Store) -> list[Finding]:
 
 
 def _whole_beside_shards(store: Store) -> list[Finding]:
-    """Of snapshots: parameters at the end that lie as they were built, while others lie as FSDP cut them."""
+    """From snapshots: parameters still unsharded at the end, whereas FSDP sharded others."""
     rows = store.query(
         "SELECT * FROM memory_holders WHERE moment = 'end' AND holder IN ('parameters', 'sharded parameters') "
         "AND source = (SELECT source FROM memory_holders WHERE holder = 'sharded parameters' AND moment = 'end' "
@@ -299,8 +299,8 @@ def _whole_beside_shards(store: Store) -> list[Finding]:
     if not whole or size < _MUCH_UNSHARDED * total:
         return []
     said = (
-        f"{_whose(whole[0])} holds {size_text(size)} of unsharded parameters, beside "
-        f"{size_text(total - size)} that FSDP has sharded; the largest was allocated at {_place(whole[0])}."
+        f"{_whose(whole[0])} holds {size_text(size)} of unsharded parameters and {size_text(total - size)} of "
+        f"parameters that FSDP sharded; the largest was allocated at {_place(whole[0])}."
     )
     facts = {"modules": [], "bytes": size, "share": round(size / total, 3)}
     return [_finding("memory.unsharded", Severity.WARNING, whole[0], said, **facts)]
@@ -308,7 +308,7 @@ def _whole_beside_shards(store: Store) -> list[Finding]:
 
 def _place(row: dict[str, Any]) -> str:
     return (
-        f"{row['file'].rsplit('/', 1)[-1]}:{row['line']} {row['function']}" if row["file"] else "no line of a program"
+        f"{row['file'].rsplit('/', 1)[-1]}:{row['line']} {row['function']}" if row["file"] else "no line of the program"
     )
 
 
@@ -325,7 +325,7 @@ def _whose(row: dict[str, Any]) -> str:
 
 
 def memory_table(store: Store) -> list[dict[str, Any]]:
-    """A row for each holder of each GPU at its peak, most bytes first."""
+    """Return a row for each holder on each GPU at its peak, most bytes first."""
     rows = []
     for (_, device), holders in _holders(store).items():
         for row in holders[:12]:

@@ -1,4 +1,4 @@
-"""Memory snapshots, memory reports and the answers of rank agents, and the rows they become."""
+"""Reads memory snapshots, memory reports and rank agents' answers, and turns them into rows."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ from ddx_tools.sources.raw import Batches, Raw, RawItem, Rows
 from ddx_tools.sources.workers import WorkerEnded, workers
 
 ANSWER, PLAN = "answer", "plan"
-_WHY = "what that rank holds is unknown"
+_WHY = "what this rank's memory holds is unknown"
 _CPU_S_AT_LEAST, _BYTES_A_CPU_S = 10, 4 << 20
 _MEMORY_AT_LEAST, _MEMORY_A_BYTE = 1 << 30, 24
-"""A frame of a snapshot is a few bytes of the pickle and some hundred as Python objects."""
+"""Limits for the reading process: a snapshot frame takes a few bytes in the pickle and a few hundred as Python
+objects."""
 _MOST_LINES, _MOST_LINE = 1_000_000, 64 << 20
 _AGENT_S = 4.0
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
-    """Add the snapshots and reports among some files and directories to `raw`."""
+    """Add the snapshots and reports among the given files and directories to `raw`."""
     take_files(host, raw, paths, {FileKind.SNAPSHOT: "bin", FileKind.MEMORY: "json"}, MAX_BYTES, _WHY)
 
 
 def read_job(host: Host, raw: Raw, job: Job, looks: int, interval_s: float) -> None:
-    """Ask the rank agents of a live job, so many times."""
+    """Ask the rank agents of a live job `looks` times for their memory."""
     if job.run_dir is None:
-        raw.problems.append("Only ranks that `ddx run` started report what they hold; ddx host shows the GPUs.")
+        raw.problems.append(
+            "Only ranks that `ddx run` started report what their memory holds; ddx host shows the GPUs."
+        )
         return
     for look in range(looks):
         if look:
@@ -56,7 +59,7 @@ def read_job(host: Host, raw: Raw, job: Job, looks: int, interval_s: float) -> N
 
 
 def memory_rows(raw: Raw) -> Batches:
-    """Rows of all that was captured. What cannot be read becomes a line in `raw.problems`."""
+    """Yield the rows of all captured material. Unreadable input becomes a line in `raw.problems`."""
     for item in raw.of(FileKind.SNAPSHOT):
         try:
             data = item.data if item.file is None else Path(item.file).read_bytes()
@@ -78,11 +81,11 @@ def memory_rows(raw: Raw) -> Batches:
                 except (ValueError, RecursionError, TypeError, AttributeError):
                     odd += 1
         if odd:
-            raw.problems.append(f"{item.facts.get('path')}: {odd} lines are no report")
+            raw.problems.append(f"{item.facts.get('path')}: {odd} lines are not part of a report")
 
 
 def _unpickled(data: bytes) -> list[DeviceMemory]:
-    """Read a snapshot in a process that may be lost. Raises UnreadableInput, WorkerEnded."""
+    """Read a snapshot in a separate process, which may crash. Raises UnreadableInput, WorkerEnded."""
     with workers(1) as processes:
         found = processes.do(
             _read,
@@ -96,13 +99,13 @@ def _unpickled(data: bytes) -> list[DeviceMemory]:
 
 
 def _read(data: bytes) -> list[DeviceMemory] | str:
-    """What the other process does: a snapshot, or why it is none."""
+    """Runs in the separate process: return the snapshot, or why the data is not one."""
     try:
         return read_snapshot(data)
     except UnreadableInput as error:
         return str(error)
     except MemoryError:
-        return "not read: it takes more memory than a snapshot of its size can need"
+        return "not read: it needs more memory than any snapshot of its size"
 
 
 def _snapshot_rows(devices: list[DeviceMemory], item: RawItem) -> Rows:

@@ -1,4 +1,5 @@
-"""What bears on the mesh of a job: files, the command lines of a live job, flight records, and what somebody asks."""
+"""Captures what describes the mesh of a job: files, the command lines of a live job, flight records, and typed
+questions."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ _ALLOCATION = re.compile(r"(?:fsdp|megatron|archon|sglang|vllm)(?:\[\w+\])?:")
 
 
 def capture_mesh(host: Host, args: MeshArgs) -> Raw:
-    """Keep the files that say something of a mesh, and flight records; of a live job the process table.
+    """Keep the files that describe a mesh, and flight records; for a live job, keep the process table.
 
-    Raises `UsageError` for a question that cannot be understood.
+    Raises `UsageError` if a question cannot be understood.
     """
     raw = Raw(host.name)
     if args.model_dump(exclude={"target", "records"}, exclude_defaults=True):
@@ -61,7 +62,7 @@ def _read_files(host: Host, raw: Raw, paths: list[str]) -> None:
 
 
 def _read_records(host: Host, raw: Raw, paths: list[str]) -> None:
-    """Flight records, for their process groups. That none are there is no problem of this probe."""
+    """Read flight records for their process groups. Their absence is not reported as a problem."""
     from ddx_tools.probes.registry import probe_if_present
 
     reader = probe_if_present("flight_recorder")
@@ -76,7 +77,7 @@ def _read_records(host: Host, raw: Raw, paths: list[str]) -> None:
 
 
 def _read_job(host: Host, raw: Raw, pids: list[str], *, records: bool) -> None:
-    """The command lines of a live job and, from its rank agents and files, its process groups."""
+    """Read the command lines of a live job and, from its rank agents and files, its process groups."""
     from ddx_tools.parsers.launch.launchers import find_jobs
     from ddx_tools.sources.job_target import select_job
 
@@ -96,7 +97,7 @@ def _read_job(host: Host, raw: Raw, pids: list[str], *, records: bool) -> None:
             raw.searched.append(f"the process groups of {len(found.items)} flight records of its ranks")
 
 
-# --- what was typed
+# --- settings and questions from the command line
 
 
 def _question_rows(args: MeshArgs) -> dict[str, list[dict[str, Any]]]:
@@ -105,7 +106,7 @@ def _question_rows(args: MeshArgs) -> dict[str, list[dict[str, Any]]]:
     asked = [("members", args.members), ("group", args.group)]
     questions = [{"kind": kind, "value": value} for kind, value in asked if value]
     if args.members:
-        parse_ranks(args.members)  # refuses what is none
+        parse_ranks(args.members)  # rejects anything else
     if args.rank is not None:
         questions.append({"kind": "rank", "value": str(args.rank)})
     if args.framework and not args.dims:
@@ -122,7 +123,7 @@ def _typed_plans(args: MeshArgs) -> Iterator[MeshPlan]:
     if _ALLOCATION.match(args.dims):
         engines = [one for one in parse_allocations(args.dims) if one.backend not in INFERENCE]
         if not engines:
-            raise UsageError(f"{args.dims[:60]!r} has no engine that trains", "Only those have a mesh of ranks.")
+            raise UsageError(f"{args.dims[:60]!r} has no engine that trains", "Only training engines have a mesh.")
         yield from (_typed_allocation(one, facts) for one in engines)
         return
     framework = _known_framework(args.framework)
@@ -147,7 +148,7 @@ def _known_framework(name: str) -> str | None:
     known = mesh_knowledge().frameworks
     if name and name not in known:
         raise UsageError(
-            f"the order of {name[:60]!r} is not known", f"Known: {', '.join(known)}. Or: --dims, in order."
+            f"the dimension order of {name[:60]!r} is unknown", f"Known: {', '.join(known)}. Or give --dims, in order."
         )
     return name or None
 

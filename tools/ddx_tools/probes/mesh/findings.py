@@ -1,4 +1,4 @@
-"""Everything there is to say of the meshes of a store."""
+"""Findings about the meshes of a store: sizes that do not fit, placement, and answers to the questions asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddx_tools.model.rank_spans import rank_spans
 
 
 def mesh_findings(store: Store) -> list[Finding]:
-    """Pure: the rows of all hosts in, findings out."""
+    """Return the findings about all meshes in the store, in which the rows of all hosts are merged."""
     meshes = store.derived(Meshes)
     return [finding for mesh in meshes.all for finding in _of(mesh, meshes)]
 
@@ -39,19 +39,19 @@ def _of(mesh: Mesh, meshes: Meshes) -> Iterator[Finding]:
     yield from recorded_axes(layout, meshes.groups)
 
 
-# --- what is wrong with a mesh, or badly placed: sizes that do not fit, and groups that span hosts
+# --- faults of a mesh: sizes that do not fit, and groups that span hosts
 
 _TOLD = {
     "heads": "attention heads",
     "kv_heads": "key-value heads",
     "layers": "layers",
     "experts": "experts",
-    "seq_len": "tokens of a sequence",
+    "seq_len": "tokens per sequence",
 }
 
 
 def check(mesh: Mesh) -> Iterator[Finding]:
-    """Everything that contradicts one mesh."""
+    """Yield a finding for each size that does not fit and each heavy axis that spans hosts."""
     yield from _larger_than_its_cluster(mesh)
     if isinstance(mesh.outcome, Misfit) and not mesh.outcome.open_world:
         yield _misfit(mesh, mesh.outcome)
@@ -63,14 +63,14 @@ def check(mesh: Mesh) -> Iterator[Finding]:
 
 
 def _larger_than_its_cluster(mesh: Mesh) -> Iterator[Finding]:
-    """AReaL's allocation takes more GPUs than the cluster has that the same configuration sets."""
+    """AReaL's allocation takes more GPUs than the cluster has in the same configuration."""
     claimed, hosts, there = (mesh.plan.value(name) for name in (CLAIMED_GPUS, CLUSTER_HOSTS, CLUSTER_GPUS))
     if claimed is None or not hosts or not there or claimed <= there:
         return
     yield Finding(
         code="mesh.size_mismatch",
         severity=Severity.FAILURE,
-        summary=f"The allocation takes {claimed} GPUs, and the cluster has {there}: cluster.n_nodes {hosts} × "
+        summary=f"The allocation takes {claimed} GPUs, but the cluster has {there}: cluster.n_nodes {hosts} × "
         f"cluster.n_gpus_per_node {there // hosts}.",
         evidence=mesh.plan.evidence([CLAIMED_GPUS]),
         attributes={
@@ -112,11 +112,11 @@ def _indivisible(mesh: Mesh, layout: Layout, rule: Divides) -> Iterator[Finding]
     parts = " × ".join(f"{factors[name]}{name} {size}" for name, size in by.items())
     product = f" = {divisor}" if len(by) > 1 or rule.times.keys() & by.keys() else ""
     framework = layout.framework
-    does = "refuses that" if rule.level == "failure" else "refuses that, unless an option spreads them unevenly"
+    does = "rejects that" if rule.level == "failure" else "rejects that unless an option spreads them unevenly"
     yield Finding(
         code="mesh.not_divisible",
         severity=Severity.FAILURE if rule.level == "failure" else Severity.WARNING,
-        summary=f"{whole} {_TOLD[rule.of]} cannot be divided by {parts}{product} ({whole} / {divisor} = "
+        summary=f"{whole} {_TOLD[rule.of]} cannot be divided evenly by {parts}{product} ({whole} / {divisor} = "
         f"{whole / divisor:.4g}); {framework.title} {does}.",
         evidence=mesh.plan.evidence([rule.of, *by]),
         attributes={"of": rule.of, "value": whole, "by": by, "divisor": divisor, "source": framework.source},
@@ -124,7 +124,7 @@ def _indivisible(mesh: Mesh, layout: Layout, rule: Divides) -> Iterator[Finding]
 
 
 def _crossing(mesh: Mesh, layout: Layout) -> Iterator[Finding]:
-    """Axes that belong inside hosts, and do not stay there."""
+    """Axes that should stay inside hosts but span them."""
     told: set[tuple[int, ...]] = set()
     for axis in layout.axes:
         traffic = mesh_knowledge().traffic_of(axis.name)
@@ -133,7 +133,7 @@ def _crossing(mesh: Mesh, layout: Layout) -> Iterator[Finding]:
         members = tuple(axis.members(0))
         if members not in told and (finding := _spans_hosts(mesh, axis, traffic.says)):
             yield finding
-        told.add(members)  # the groups of another axis may be the same ones, under another name
+        told.add(members)  # another axis may have the same groups under another name
 
 
 def _spans_hosts(mesh: Mesh, axis: Axis, carries: str) -> Finding | None:
@@ -145,17 +145,17 @@ def _spans_hosts(mesh: Mesh, axis: Axis, carries: str) -> Finding | None:
     each = mesh.gpus_per_host
     larger = each is not None and axis.size > each
     if larger:
-        why = f"its {axis.size} ranks are more than the {each} GPUs of a host"
+        why = f"its {axis.size} ranks exceed the {each} GPUs of a host"
     elif mesh.dealt_to_hosts:
-        why = "ranks are dealt out to the hosts in turn"
+        why = "ranks are assigned to the hosts round-robin"
     else:
-        why = f"its {axis.size} ranks would fit on one, but are {_step(axis)} apart or do not begin with a host"
+        why = f"its {axis.size} ranks would fit on one host, but are {_step(axis)} apart or straddle a host boundary"
     return Finding(
         code="mesh.crosses_hosts",
         severity=Severity.WARNING,
         ranks=next(members for members, number in zip(groups, hosts, strict=True) if number > 1)[:64],
         summary=f"{crossing} of {len(groups)} groups of the axis {axis.name} span up to {max(hosts)} hosts: {why}. "
-        f"It carries {carries}, over the network there.",
+        f"There the axis carries {carries} over the network.",
         evidence=mesh.plan.evidence([*axis.dims, "gpus_per_host", "dealt_to_hosts"]),
         attributes={
             "axis": axis.name,
@@ -174,7 +174,7 @@ def _step(axis: Axis) -> int:
     return min(axis.grid.strides[name] for name in axis.dims if axis.grid.size(name) > 1)
 
 
-# --- what somebody wants to know of a mesh: where a rank stands, whose group some ranks are, what a group is called
+# --- answers about a mesh: where a rank is, which axis a list of ranks or a group's name belongs to
 
 _LOADS = ("heavy", "medium", "light")
 _MOST_NAME = 80
@@ -182,11 +182,12 @@ _MOST_AXES = 12
 
 
 def described(mesh: Mesh) -> Iterator[Finding]:
-    """The mesh itself: sizes, order, whose order that is; or what is lacking to know it."""
+    """Yield one finding with the mesh's sizes, their order and whose order that is, or with what is missing to know
+    them."""
     if mesh.layout:
         yield _laid_out(mesh, mesh.layout)
     elif mesh.outcome is None:
-        why = "nothing says in which order the program lays these dimensions out. Name its framework (--framework), or "
+        why = "the program's order of these dimensions is unknown. Name its framework (--framework), or "
         yield _open(mesh, f"{why}the dimensions in order, outermost first (--dims).")
     elif isinstance(mesh.outcome, Misfit) and mesh.outcome.open_world:
         yield _open(mesh, f"{mesh.outcome.why} {mesh.outcome.instead}")
@@ -212,8 +213,8 @@ def _laid_out(mesh: Mesh, layout: Layout) -> Finding:
     framework, innermost = layout.framework, _innermost(layout)
     hosts = f"; {mesh.hosts} hosts" if mesh.hosts else ""
     if mesh.gpus_per_host and hosts:
-        hosts += f" of {mesh.gpus_per_host}" + (", ranks dealt in turn" if mesh.dealt_to_hosts else "")
-    ignored = f" It has no {', '.join(mesh.unknown)}: left out." if mesh.unknown else ""
+        hosts += f" of {mesh.gpus_per_host}" + (", ranks assigned round-robin" if mesh.dealt_to_hosts else "")
+    ignored = f" Left out, because it has no such dimension: {', '.join(mesh.unknown)}." if mesh.unknown else ""
     told = f"; neighbouring ranks differ in {innermost}" if innermost else ""
     return Finding(
         code="mesh.layout",
@@ -237,10 +238,10 @@ def _innermost(layout: Layout) -> str | None:
 
 
 def where_is(mesh: Mesh, layout: Layout, rank: int) -> Finding:
-    """A rank: its coordinates, the members of its groups, and who stops with it."""
+    """Return a finding with a rank's coordinates, the members of its groups, and the ranks that stop when it stops."""
     if rank >= layout.world_size:
         last = layout.world_size - 1
-        summary = f"There is no rank {rank}: the mesh {layout.shape} has the ranks 0-{last}."
+        summary = f"There is no rank {rank}: the mesh {layout.shape} has ranks 0-{last}."
         return Finding(code="mesh.rank", severity=Severity.NOTICE, summary=summary, attributes={"rank": rank})
     coordinates = {name: at for name, at in layout.grid.coordinates(rank).items() if layout.grid.size(name) > 1}
     axes = _by_load(layout.axes)[:_MOST_AXES]
@@ -261,7 +262,7 @@ def where_is(mesh: Mesh, layout: Layout, rank: int) -> Finding:
 
 
 def _fate(mesh: Mesh, layout: Layout, rank: int, axes: Sequence[Axis]) -> str:
-    """Who waits if the rank stops: those of heavy axes within a layer, the others by the end of the step."""
+    """Which ranks wait if this one stops: those on heavy axes within a layer, the others by the end of the step."""
     by_load: dict[str, set[int]] = {}
     for axis in axes:
         traffic = mesh_knowledge().traffic_of(axis.name)
@@ -277,14 +278,14 @@ def _fate(mesh: Mesh, layout: Layout, rank: int, axes: Sequence[Axis]) -> str:
     if later:
         text += f" {rank_spans(later)} by the end of the step,"
     rest = layout.world_size - 1 - len(direct)
-    text += f" and the other {rest} behind them." if rest else " and nobody is left."
+    text += f" and the other {rest} behind them." if rest else " and no other ranks remain."
     host = mesh.host_index(rank)
     beside = mesh.ranks_of_host(host) if host is not None else range(0)
-    return f"{text} Its host has the ranks {rank_spans(beside)}." if len(beside) > 1 else text
+    return f"{text} Its host has ranks {rank_spans(beside)}." if len(beside) > 1 else text
 
 
 def _by_load(axes: Sequence[Axis]) -> list[Axis]:
-    """The axes whose groups wait first, first."""
+    """The axes, those whose groups wait first at the front."""
 
     def place(axis: Axis) -> int:
         traffic = mesh_knowledge().traffic_of(axis.name)
@@ -294,12 +295,13 @@ def _by_load(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def whose_group(layout: Layout, asked: str) -> Finding:
-    """Which axis ranks are a group of, or the best there is to say of them."""
+    """Return a finding that says which axis the ranks form a group of, or which group contains them, or that none
+    does."""
     members = parse_ranks(asked)
     exact = axes_with(layout, members)
     named = rank_spans(members)
     if members[-1] >= layout.world_size:
-        text = f"Ranks {named}: the mesh has the ranks 0-{layout.world_size - 1} only."
+        text = f"Ranks {named}: the mesh only has ranks 0-{layout.world_size - 1}."
         return _axis_finding(text, [], members, Severity.NOTICE)
     if exact:
         also = f" (also of {', '.join(axis.name for axis in exact[1:])})" if len(exact) > 1 else ""
@@ -308,13 +310,13 @@ def whose_group(layout: Layout, asked: str) -> Finding:
     around = axes_around(layout, members)
     if around:
         whole = rank_spans(around[0].members(members[0]))
-        text = f"Ranks {named} are a part of the group {whole} of the axis {around[0].name}, no group themselves."
+        text = f"Ranks {named} are only part of a group: {whole}, of the axis {around[0].name}."
         return _axis_finding(text, [], members, Severity.NOTICE)
-    return _axis_finding(f"Ranks {named} are no group of this mesh, nor part of one.", [], members, Severity.NOTICE)
+    return _axis_finding(f"Ranks {named} are neither a group of this mesh nor in one.", [], members, Severity.NOTICE)
 
 
 def what_is(layout: Layout, name: str) -> Finding:
-    """Which axis a group of that name or description is of."""
+    """Return a finding that says which axis a group with that name or description belongs to."""
     axis = layout.axis(name)
     label = shown(name, _MOST_NAME)
     if axis is None:
@@ -323,12 +325,12 @@ def what_is(layout: Layout, name: str) -> Finding:
         return _axis_finding(text, [], [], Severity.NOTICE)
     count = layout.world_size // axis.size
     first = rank_spans(axis.members(0))
-    text = f"{label} is the axis {axis.name}: {count} groups of {axis.size} ranks, the first of them {first}."
+    text = f"{label} is the axis {axis.name}: {count} groups of {axis.size} ranks, the first is {first}."
     return _axis_finding(text, [axis], [])
 
 
 def recorded_axes(layout: Layout, groups: Sequence[RecordedGroup]) -> Iterator[Finding]:
-    """Which axes the groups of flight records are of; one finding for each description."""
+    """Yield findings that say which axes the groups in flight records belong to, per group description."""
     kinds = gathered(
         (group.description, group)
         for group in groups
@@ -343,14 +345,14 @@ def recorded_axes(layout: Layout, groups: Sequence[RecordedGroup]) -> Iterator[F
         named = layout.axis(description)
         if named and fitting and named.name not in fitting:
             other = ", ".join(fitting)
-            text = f"Recorded {label} are groups of the axis {other}: the job's order of dimensions is another."
+            text = f"Recorded {label} are groups of the axis {other}: the job orders its dimensions differently."
             yield _axis_finding(text, list(fitting.values()), [], Severity.WARNING, evidence)
         elif fitting:
             told = _counts(axes, fitting)
             yield _axis_finding(f"Recorded {label}: {told}.", list(fitting.values()), [], evidence=evidence)
         if strange:
             ranks = list(strange[0].members)
-            text = f"{len(strange)} recorded {label} are no group of this mesh: {rank_spans(ranks)}."
+            text = f"{len(strange)} recorded {label} do not match any group of this mesh: {rank_spans(ranks)}."
             yield _axis_finding(text, [], ranks, Severity.NOTICE, evidence)
 
 
@@ -363,7 +365,7 @@ def _counts(axes: Mapping[str, Axis | None], fitting: Mapping[str, Axis]) -> str
 
 
 def _fixed(axis: Axis, rank: int) -> str:
-    """Where the group stands in the dimensions that its members share."""
+    """The coordinates that the members of a group share, as text."""
     here = axis.grid.coordinates(rank)
     shared = [f"{name} {at}" for name, at in here.items() if name not in axis.dims and axis.grid.size(name) > 1]
     return f", at {', '.join(shared)}" if shared else ""

@@ -1,4 +1,4 @@
-"""The plans in a file from the user: configuration files, scripts, logs and notes with commands."""
+"""Reads mesh plans from user files: configuration files, scripts, logs, and notes with commands."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_ALLOCATION = {"fsdp": "areal-fsdp", "archon": "archon", "megatron": "megatro
 
 
 def plans_in(path: str, data: bytes, source: str) -> list[MeshPlan]:
-    """What a file says of a mesh; nothing for a file that says nothing. Any bytes will do."""
+    """Return the mesh plans that a file sets; an empty list if it sets none. Accepts any bytes."""
     if b"\0" in data[:4096]:
         return []
     text = data.decode("utf-8", "replace")
@@ -49,12 +49,12 @@ def plans_in(path: str, data: bytes, source: str) -> list[MeshPlan]:
 
 
 def recognises(path: str, data: bytes) -> bool:
-    """Return whether a file says something of a mesh."""
+    """Return whether a file sets a mesh."""
     return bool(plans_in(path, data, path))
 
 
 def plans_of_words(words: list[list[str]], source: str) -> list[MeshPlan]:
-    """The plan in the command lines of a live job: the launcher's first, then a rank's."""
+    """Return the mesh plan in the command lines of a live job: the launcher's first, then a rank's."""
     launches = [FoundLaunch(layers, 1, True) for command in words if (layers := layers_of(command))]
     text = "\n".join(" ".join(command) for command in words)
     plan = _plan_of_launches(FoundEnvironment("process", launches=launches), text, source)
@@ -63,7 +63,7 @@ def plans_of_words(words: list[list[str]], source: str) -> list[MeshPlan]:
 
 
 def engine_of(allocation: Allocation) -> str:
-    """The framework whose order an engine of AReaL that trains has."""
+    """Return the id of the framework whose dimension order a training engine of AReaL uses."""
     return _OF_ALLOCATION[allocation.backend]
 
 
@@ -90,7 +90,7 @@ def _plans_of_commands(path: str, data: bytes, text: str, source: str) -> Iterat
 
 
 def _plan_of_launches(environment: FoundEnvironment, text: str, source: str) -> MeshPlan:
-    """The degrees, the size of the job and the model, as far as the commands of one file agree."""
+    """The degrees, the job size and the model sizes that the commands of one file agree on."""
     seen: dict[str, list[MeshSetting]] = {}
     spelt: Counter[str] = Counter()
     whole = model.Environment(source, "script")

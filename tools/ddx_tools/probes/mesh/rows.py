@@ -1,4 +1,4 @@
-"""The rows of a capture: what is set, what is asked, the groups of flight records, and where every rank stands."""
+"""Turns a capture into rows: settings, questions, the groups of flight records, and the coordinates of every rank."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ddx_tools.probes.mesh.read import plans_in, plans_of_words
 from ddx_tools.sources.raw import Batches, Raw, RawItem
 
 _MOST_RANKS = 1 << 17
-"""Of a larger mesh the rows stay out; its arithmetic does not need them."""
+"""A larger mesh gets no rows; its arithmetic does not need them."""
 
 
 def mesh_rows(raw: Raw) -> Batches:
-    """Rows of `mesh_settings`, `mesh_questions`, `fr_groups` and `mesh`."""
+    """Yield the rows of `mesh_settings`, `mesh_questions`, `fr_groups` and `mesh`."""
     plans: list[MeshPlan] = []
     questions: list[dict[str, Any]] = []
     for item in raw.items:
@@ -64,14 +64,14 @@ def _plans_of_job(item: RawItem) -> Iterator[MeshPlan]:
         members = [*(member for member in job.members if member.role == "launcher"), *job.live[:1]]
         commands = [member.process.row.get("cmdline") or [] for member in members if member.process]
         for plan in plans_of_words([[str(word) for word in words] for words in commands], item.source):
-            if job.world_size:  # what the ranks were told counts for more than what the launcher was
+            if job.world_size:  # the ranks' own value outweighs the launcher's
                 text = f"WORLD_SIZE={job.world_size}"
                 plan.placed.append(MeshSetting("world_size", job.world_size, text, source=item.source))
             yield plan
 
 
 def _coordinates(mesh: Mesh) -> Any:
-    """The rows of `mesh` of one mesh, by columns."""
+    """The `mesh` rows of one mesh, as columns."""
     import pyarrow as pa
 
     layout = mesh.layout
@@ -92,17 +92,16 @@ def _coordinates(mesh: Mesh) -> Any:
 # --- a mesh as rows: one for each line of ranks along the innermost dimensions
 
 MOST_ACROSS = 16
-"""So many ranks stand side by side."""
+"""The maximum number of ranks on one line."""
 _FEW_LINES = 32
 _MOST_LINES = 1 << 15
 
 
 def line_rows(store: Store) -> list[dict[str, Any]]:
-    """Lines of ranks; those first that hold members of the groups of a rank that was asked about.
+    """Return the meshes as lines of ranks; lines with members of the asked rank's groups come first.
 
-    mesh: which one, if there are several; at: coordinates that the line's ranks share; hosts: by number; along: the
-    dimensions in which they differ; ranks: the ranks, of a line that is too long the first ones, and in `more` how
-    many there are beyond.
+    mesh: which one, if there are several; at: coordinates that the line's ranks share; hosts: host numbers; along: the
+    dimensions in which they differ; ranks: the first ranks of the line; more: how many ranks are not listed.
     """
     meshes = store.derived(Meshes)
     asked = meshes.asked("rank")
@@ -134,7 +133,8 @@ def _rows(mesh: Mesh, layout: Layout, rank: int | None) -> list[dict[str, Any]]:
 
 
 def _along(layout: Layout) -> list[str]:
-    """The innermost dimension; of a large world with a short one also the next, as far as they fit side by side."""
+    """The innermost dimension; in a large world where it is short, also the next ones, as long as they fit on one
+    line."""
     chosen: list[str] = []
     across = 1
     for name in reversed(layout.grid.names):

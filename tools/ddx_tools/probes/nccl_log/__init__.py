@@ -1,1 +1,1 @@
-"""Probe `nccl_log`: what NCCL's logs of all ranks say together."""
+"""Probe `nccl_log`: NCCL's logs of all ranks, read together."""

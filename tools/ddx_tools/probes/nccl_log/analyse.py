@@ -1,4 +1,4 @@
-"""All that the logs of NCCL say, as findings."""
+"""All findings about NCCL's logs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ddx_tools.probes.nccl_log.transport_findings import transport_findings
 
 
 def nccl_findings(store: Store) -> list[Finding]:
-    """Findings of the tables whose names begin with `nccl_`."""
+    """Return the findings about the tables whose names begin with `nccl_`."""
     case = read_case(store)
     enqueued = read_enqueued(case, store)
     with_operations = {
@@ -42,7 +42,7 @@ def nccl_findings(store: Store) -> list[Finding]:
     ]
 
 
-# --- versions of NCCL that exceptions of ranks name: torch ends its message with `NCCL version 2.18.1`
+# --- NCCL versions in the ranks' exceptions: torch ends its message with `NCCL version 2.18.1`
 
 _VERSION = re.compile(r"\bNCCL version (\d{1,3}\.\d{1,3}(?:\.\d{1,3})?)")
 _MOST_ROWS = 2_000
@@ -55,10 +55,10 @@ ORDER BY source, source_line LIMIT {_MOST_ROWS}
 
 
 def raised_versions(case: NcclLogs, store: Store) -> Iterator[Finding]:
-    """One finding if ranks raised errors of different versions of NCCL.
+    """Yield a finding if ranks raised errors that name different NCCL versions.
 
-    A rank that names two has been started twice, with something changed between: then nothing is said. Banners count
-    for more, so where they differ this is left to them.
+    A rank that names two versions was started twice, with a change in between: then there is no finding. Banners are
+    better evidence, so if they differ, this is left to them.
     """
     if len({row["version"] for row in [*case.processes.values(), *case.banners] if row["version"]}) > 1:
         return
@@ -76,7 +76,7 @@ def raised_versions(case: NcclLogs, store: Store) -> Iterator[Finding]:
         code="startup.versions_differ",
         severity=Severity.FAILURE,
         ranks=sorted(rank for _, members in ordered[1:] for rank in members),
-        summary=f"Versions of nccl differ, as the ranks' errors name them: {said}."[:600],
+        summary=f"The ranks' errors name different NCCL versions: {said}."[:600],
         evidence=[next(iter(members.values())) for _, members in ordered[:_MOST_EVIDENCE]],
         attributes={
             "what": "nccl",
@@ -86,16 +86,16 @@ def raised_versions(case: NcclLogs, store: Store) -> Iterator[Finding]:
     )
 
 
-# --- findings about variables that NCCL took from the environment, where ranks or hosts differ in them
+# --- findings about variables that NCCL read from the environment and that differ between ranks or hosts
 
 _MOST_SETTINGS = 6
 _MOST_VALUES = 32
-# What is meant to be another on each rank or host.
+# Variables that are meant to differ between ranks or hosts.
 _OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE", "NCCL_COMM_ID"})
 
 
 def setting_findings(case: NcclLogs, store: Store) -> list[Finding]:
-    """One finding for each variable that is not the same everywhere."""
+    """Return a finding for each variable that is not the same everywhere."""
     by_variable: dict[str, dict[Process, Row]] = defaultdict(dict)
     for row in store.query("SELECT * FROM nccl_settings ORDER BY variable, host, pid"):
         by_variable[row["variable"]][row["host"], row["pid"]] = row
@@ -132,9 +132,9 @@ def _values_differ(case: NcclLogs, variable: str, rows: dict[Process, Row]) -> I
 def _set_on_some_hosts(
     case: NcclLogs, variable: str, rows: dict[Process, Row], members: set[Process]
 ) -> Iterator[Finding]:
-    """Set for all processes of some hosts and for none of the others.
+    """A variable set for all processes on some hosts and for none on the others.
 
-    NCCL reads many variables only where it needs them, so what one process alone prints says nothing.
+    NCCL reads many variables only when it needs them, so a line from a single process proves nothing.
     """
     by_host = gathered((process[0], process) for process in members)
     having = {host for host, own in by_host.items() if all(process in rows for process in own)}
@@ -147,8 +147,8 @@ def _set_on_some_hosts(
         "config.differs",
         Severity.NOTICE,
         (case.processes[process] for host in odd for process in by_host[host]),
-        f"{variable} ({value}) is set on {', '.join(sorted(having)[:8])}; the log of "
-        f"{', '.join(sorted(lacking)[:8])} does not mention it.",
+        f"{variable} ({value}) is set on {', '.join(sorted(having)[:8])}, but not mentioned in the log of "
+        f"{', '.join(sorted(lacking)[:8])}.",
         [evidence(row) for row in list(rows.values())[:_MOST_SETTINGS]],
         variable=variable,
         values={value: sorted(having)[:_MOST_VALUES], "(not mentioned)": sorted(lacking)[:_MOST_VALUES]},
@@ -162,12 +162,12 @@ def _hosts(rows: list[Row]) -> str:
 
 
 def _places(case: NcclLogs, rows: list[Row]) -> list[str]:
-    """Ranks where they are known, else hosts."""
+    """The ranks if they are known, else the hosts."""
     ranks = case.ranks_of(rows)
     return [str(rank) for rank in ranks] if len(ranks) == len(rows) else sorted({row["host"] for row in rows})
 
 
-# --- findings about warnings: known messages as everywhere else, with the ranks that communicators tell; and the rest
+# --- findings about warnings: known messages as in other logs, with ranks from the communicators; and all others
 
 _MOST_WARNINGS = 8
 _MOST_UNKNOWN = 20
@@ -176,7 +176,7 @@ _BASIS = "nccl_log"
 
 
 def warning_findings(case: NcclLogs, store: Store) -> list[Finding]:
-    """Known warnings by what they mean, the others as they stand."""
+    """Return findings about warnings: known ones with their meaning, the others verbatim."""
     events: list[LogEvent] = []
     unknown: dict[str, list[Row]] = defaultdict(list)
     for row in store.query("SELECT * FROM nccl_warnings ORDER BY source, source_line"):
@@ -191,7 +191,7 @@ def warning_findings(case: NcclLogs, store: Store) -> list[Finding]:
 
 
 def _lost(case: NcclLogs, events: list[LogEvent]) -> list[Finding]:
-    """Connections that peers closed, which is a consequence: of an end, of an abort."""
+    """Findings about connections that peers closed: a consequence of an exit or an abort."""
     told = [event for event in events if "collective.connection_lost" in signature(event.row["code"]).findings]
     if not told:
         return []
@@ -204,7 +204,7 @@ def _lost(case: NcclLogs, events: list[LogEvent]) -> list[Finding]:
             severity=Severity.NOTICE,
             ranks=ranks,
             hosts=hosts,
-            summary=f"{who} lost the connection to a peer; usually the peer ended or gave up first.",
+            summary=f"{who} lost the connection to a peer; usually because the peer ended or aborted first.",
             evidence=[event.evidence for event in told[:_MOST_WARNINGS]],
             attributes={
                 "signatures": sorted({str(event.row["code"]) for event in told}),

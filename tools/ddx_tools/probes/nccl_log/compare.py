@@ -1,7 +1,7 @@
-"""Where the operations of a communicator's ranks part, told from checksums and, where those differ, one by one.
+"""Finds where the operations of a communicator's ranks diverge: by checksums and, where those differ, one by one.
 
-Ranks whose checksums over 128 opCounts are equal enqueued the same there, so one of them stands for all: they are a
-class. Only where there is more than one class are operations looked at, those of one rank of each class.
+Ranks whose checksums over 128 opCounts are equal enqueued the same there, so one of them stands for all: they form a
+class. Operations are read only if there is more than one class, and only from one rank of each.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 from ddx_tools.model.grouping import gathered
 
 MOST_BUCKETS = 8
-"""So many buckets that differ are looked into; nearly always the first one decides."""
+"""How many differing buckets are read; nearly always the first one decides."""
 MOST_CLASSES = 16
 
 
 class Sums(NamedTuple):
-    """What one rank enqueued within a bucket of opCounts."""
+    """What one rank enqueued within a bucket of opCounts: range and checksum."""
 
     operations: int
     first: int
@@ -27,7 +27,7 @@ class Sums(NamedTuple):
 
 
 class OperationKind(NamedTuple):
-    """An operation without what differs between ranks anyway (pointers, streams)."""
+    """An operation without the fields that always differ between ranks (pointers, streams)."""
 
     name: str
     elements: int
@@ -37,36 +37,36 @@ class OperationKind(NamedTuple):
 
 
 Launch = tuple[OperationKind, ...]
-"""The operations of one opCount, sorted: one, or those of a group."""
+"""The sorted operations of one opCount: a single one, or those of a group call."""
 
 
 @dataclass(frozen=True)
 class PartingRange:
-    """A range of opCounts in which not all ranks enqueued the same, or not all of it yet."""
+    """A range of opCounts in which ranks enqueued different operations, or some have not enqueued all of them yet."""
 
     number: int
     classes: dict[Sums, list[int]]
-    """{checksums: ranks}, those of the lowest rank first"""
+    """{checksums: ranks}, the class of the lowest rank first"""
 
     @property
     def same_range(self) -> bool:
-        """All ranks cover the same opCounts: they really differ."""
+        """Whether all ranks cover the same opCounts, so that they really differ."""
         return len({(sums.first, sums.last, sums.operations) for sums in self.classes}) == 1
 
 
 @dataclass(frozen=True)
 class OperationParting:
-    """The first launch that is not the same on all ranks that came to it."""
+    """The first launch that differs between the ranks that reached it."""
 
     op_count: int
     launches: dict[int, Launch]
-    """By rank."""
+    """The launches by rank."""
     before: int | None
-    """The last opCount known to be the same on these ranks."""
+    """The last opCount known to be equal on these ranks."""
 
 
 def differing(sums: Mapping[int, Mapping[int, Sums]]) -> Iterator[PartingRange]:
-    """Buckets with more than one class, in order; `sums` by rank and bucket."""
+    """Yield the buckets with more than one class, in order; `sums` by rank and bucket."""
     shown = 0
     for number in sorted({number for of_rank in sums.values() for number in of_rank}):
         classes = gathered((sums[rank][number], rank) for rank in sorted(sums) if number in sums[rank])
@@ -78,7 +78,7 @@ def differing(sums: Mapping[int, Mapping[int, Sums]]) -> Iterator[PartingRange]:
 
 
 def parting(bucket: PartingRange, operations: Mapping[int, Mapping[int, Launch]]) -> OperationParting | None:
-    """Where the classes of a bucket part; `operations` by rank and opCount, of at least one rank of each class."""
+    """Return where a bucket's classes diverge; `operations` by rank and opCount, for at least one rank per class."""
     known: dict[Sums, Mapping[int, Launch]] = {}
     for sums, ranks in bucket.classes.items():
         holder = next((rank for rank in ranks if _covers(operations.get(rank, {}), sums)), None)
@@ -102,7 +102,8 @@ def _covers(operations: Mapping[int, Launch], sums: Sums) -> bool:
 
 
 def _agree(launches: Sequence[tuple[Launch, bool]]) -> bool:
-    """Whether launches are the same. The last of a log may be incomplete: a part of a group then agrees with it."""
+    """Whether launches are equal. The last launch in a log may be incomplete: part of a group call then counts as
+    equal."""
     whole = {launch for launch, last in launches if not last}
     if len(whole) > 1:
         return False
@@ -120,6 +121,6 @@ def _is_part(small: Launch, large: Launch) -> bool:
 
 
 def launches_of(operations: Iterable[tuple[int, OperationKind]]) -> dict[int, Launch]:
-    """Operations by opCount."""
+    """Return the operations grouped by opCount."""
     grouped = gathered((op_count, kind) for op_count, kind in operations)
     return {op_count: tuple(sorted(kinds)) for op_count, kinds in grouped.items()}

@@ -1,4 +1,4 @@
-"""All logs of NCCL, put together: processes, and the operations of each on each communicator."""
+"""Combines all NCCL logs: the processes, and the operations of each on each communicator."""
 
 from __future__ import annotations
 
@@ -22,36 +22,37 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class LogFile:
-    """One log."""
+    """An NCCL log and where to read it."""
 
     source: str
     open: Callable[[], BinaryIO]
-    """Its bytes from their beginning."""
+    """Opens the file at its beginning."""
     at_start: bool = True
-    """It begins here, so that its lines can be numbered; False of the end of a log whose middle was not kept."""
+    """Whether it begins at the file's first line, so lines can be numbered; False for the end of a log without its
+    middle."""
     rank_label: int | None = None
-    """What the file's name says."""
+    """The rank in the file's name."""
 
 
 @dataclass
 class EnqueuedRange:
-    """What a process enqueued on a communicator within 128 opCounts."""
+    """The operations that a process enqueued on a communicator within 128 opCounts."""
 
     operations: int
     first: int
     last: int
     checksum: int
     log: int
-    """Index of the log in which it begins,"""
+    """Index of the log in which the range begins."""
     offset: int | None
-    """where in that file the block lies,"""
+    """The offset of its block in that file."""
     first_line: int
-    """and the 1-based number of that block's first line."""
+    """The line number (from 1) of that block's first line."""
 
 
 @dataclass
 class Total:
-    """The operations of one process on one communicator, over all that was read."""
+    """The operations of one process on one communicator, over everything read."""
 
     process: ProcessLog
     membership: Membership | None
@@ -60,30 +61,30 @@ class Total:
     source: str
     first_op: int | None = None
     last_op: int = -1
-    """opCounts, sends and receives included."""
+    """The last opCount, sends and receives included."""
     names: Counter[str] = field(default_factory=Counter)
     peers: Counter[tuple[str, int]] = field(default_factory=Counter)
     buckets: dict[int, EnqueuedRange] = field(default_factory=dict)
     tail: list[tuple[Op, int | None]] = field(default_factory=list)
-    """The last operations, each with the 1-based number of its line if that is known."""
+    """The last operations, each with its line number (from 1) if known."""
     gap: bool = False
-    """The middle of its log was not kept."""
+    """Whether the middle of its log was not kept."""
     torn: int | None = None
-    """The bucket in which what was kept begins again: what lies before it there is unknown."""
+    """The bucket in which the kept end of the log begins: operations before it are unknown."""
 
 
 @dataclass
 class NcclGathered:
-    """What some logs of NCCL hold."""
+    """The combined contents of NCCL logs."""
 
     logs: list[LogFile] = field(default_factory=list)
     processes: dict[tuple[str, int], ProcessLog] = field(default_factory=dict)
     totals: dict[tuple[str, int, int], Total] = field(default_factory=dict)
     """{(host, pid, number): total}"""
     banners: dict[str, tuple[str, str | None, LinePlace]] = field(default_factory=dict)
-    """{source: version without a prefix, so that nothing says which process printed it}"""
+    """{source: version line without a prefix, so its process is unknown}"""
     cut: set[tuple[str, int]] = field(default_factory=set)
-    """Processes whose log ends within a line: what they wrote last is still in a buffer."""
+    """Processes whose log ends mid-line: their last output is still in a buffer."""
 
 
 @dataclass
@@ -95,12 +96,12 @@ class _OfOneLog:
     begun: bool = False
 
     def look(self, block: TextBlock) -> tuple[NcclBlock, list[Stream]]:
-        """What a block holds of NCCL."""
+        """Read NCCL's lines and streams in a block."""
         read = read_block(block.data)
         return read, streams_of(read)
 
     def take(self, block: TextBlock, seen: tuple[NcclBlock, list[Stream]]) -> None:
-        """Tell the reader of all logs."""
+        """Pass a block's lines on to the reader of all logs."""
         if not self.begun:
             self.begun = True
             self.reader.begin(self.log)
@@ -108,22 +109,22 @@ class _OfOneLog:
 
 
 class NcclLog:
-    """What logs of NCCL say, one after the other."""
+    """Collects the contents of NCCL logs, one log after the other."""
 
     def __init__(self) -> None:
         self._found = NcclGathered()
         self._current: dict[tuple[str, int, str], int] = {}
 
     def of(self, log: LogFile) -> Consumer:
-        """Who is given the lines of a log. That of another log gets his when this one ended."""
+        """Return the consumer for one log's lines. Logs must be consumed one after the other."""
         return _OfOneLog(self, log)
 
     def begin(self, log: LogFile) -> None:
-        """The lines that come next are of another log."""
+        """Start a new log: the following lines belong to it."""
         self._found.logs.append(log)
 
     def take(self, block: TextBlock, seen: tuple[NcclBlock, list[Stream]]) -> None:
-        """The lines and the streams of a block, by where they begin."""
+        """Add the lines and streams of a block, in line order."""
         read, found = seen
         streams = iter(sorted(found, key=lambda stream: stream.first_line))
         stream = next(streams, None)
@@ -137,12 +138,12 @@ class NcclLog:
             stream = next(streams, None)
 
     def gathered(self, open_ends: set[str]) -> NcclGathered:
-        """All of it; `open_ends`: the sources that end within a line."""
+        """Return everything collected; `open_ends`: the sources that end mid-line."""
         for total in self._found.totals.values():
             if total.torn is not None:
                 total.buckets.pop(total.torn, None)
         writers = gathered((process.first.source, key) for key, process in self._found.processes.items())
-        # A file of one process that ends within a line: more of it is still in a buffer.
+        # A single-process file that ends mid-line: more of it is still in a buffer.
         self._found.cut = {keys[0] for source, keys in writers.items() if len(keys) == 1 and source in open_ends}
         return self._found
 
@@ -190,14 +191,14 @@ class NcclLog:
             found.totals[stream.host, stream.pid, number] = total
         if not log.at_start and not total.gap:
             total.gap = True
-            if total.buckets:  # what was kept stopped somewhere within the last one
+            if total.buckets:  # the kept beginning stops somewhere in the last one
                 del total.buckets[max(total.buckets)]
             total.torn = min(stream.buckets, default=None)
         self._add(total, stream, block)
 
     def _add(self, total: Total, stream: Stream, block: TextBlock) -> None:
         if self._found.logs[-1].source != total.source and stream.last_op <= total.last_op:
-            return  # the same lines in another file: output that was both kept for each rank and collected
+            return  # the same lines in another file: output kept per rank and also collected
         total.last_op = max(total.last_op, stream.last_op)
         total.first_op = stream.first_op if total.first_op is None else min(total.first_op, stream.first_op)
         total.names.update(stream.names)

@@ -1,7 +1,7 @@
-"""Asking NCCL's RAS about a live job: any of its processes answers for all hosts, also of a job that nobody prepared.
+"""Queries NCCL's RAS about a live job: any process answers for all hosts, without preparation of the job.
 
-One answer about a busy job looks like one about a hung job. So where somebody is behind it is asked again and, where
-all stand as before, once more: by then they have stood for five seconds.
+A single answer looks the same for a busy and a hung job. So if a rank is behind, RAS is asked again and, if nothing
+changed, once more: by then there was no progress for five seconds.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ from ddx_tools.sources.host import Host
 from ddx_tools.sources.raw import Raw, RawItem
 
 DEFAULT = "localhost:28028"
-"""Of NCCL_RAS_ADDR; NVIDIA/nccl v2.30.7, docs/userguide/source/troubleshooting/ras.rst."""
+"""The default of NCCL_RAS_ADDR; NVIDIA/nccl v2.30.7, docs/userguide/source/troubleshooting/ras.rst."""
 _ADDRESS, _ENABLED = "NCCL_RAS_ADDR", "NCCL_RAS_ENABLE"
 _LIMIT_S = 9.0
 _PAUSES_S = (2.0, 3.2)
-_WHY = "it would tell which rank launched fewer collectives than its peers, of all hosts"
+_WHY = "it would show which rank, on any host, launched fewer collectives than its peers"
 
 
 def ask_job(host: Host, raw: Raw, job: Job, *, among_others: bool) -> None:
-    """Add what RAS says of a job's ranks, several times where they may make no progress.
+    """Add RAS's report on a job's ranks, several times if they may be making no progress.
 
-    `among_others`: other hosts have ranks of the job, too; then the first and the last rank's hosts ask for all.
+    `among_others`: other hosts have ranks of the job too; then only the hosts of the first and last rank ask, for all
+    ranks.
     """
     ranks = [member for member in job.live if member.process is not None]
     asked = _address(ranks)
@@ -42,14 +43,14 @@ def ask_job(host: Host, raw: Raw, job: Job, *, among_others: bool) -> None:
         try:
             reply = host.nccl_ras(address, timeout_s=_LIMIT_S)
         except NotRecorded:
-            return  # a bundle of an older version did not ask
+            return  # bundles of older versions lack this answer
         except HostError as error:
             if not before:
                 _failed(raw, address, error)
             return
         text = reply.data.decode("utf-8", "replace")
         if not is_ras(text):
-            _failed(raw, address, HostError(f"{address} does not report as NCCL's RAS does", ""))
+            _failed(raw, address, HostError(f"{address} does not answer like NCCL's RAS", ""))
             return
         raw.items.append(RawItem(RAS, reply.data, reply.source or f"ras {address}", {"taken_s": taken_s}))
         facts = [fact for fact in read_ras(text) if fact.what == "operations"]
@@ -69,7 +70,7 @@ def _launched(facts: list[RasFact]) -> set[tuple[str | None, str | None, tuple[i
 
 
 def _address(ranks: list[JobProcess]) -> tuple[str, bool] | None:
-    """Where RAS listens on this host, and whether the ranks' environment says so; None where it is turned off."""
+    """Where RAS listens on this host, and whether the ranks' environment sets that; None if RAS is turned off."""
     environments = [member.process.env for member in ranks if member.process]
     if not environments or all(env.get(_ENABLED) == "0" for env in environments):
         return None
@@ -83,7 +84,7 @@ def _speaks_for_all(job: Job, ranks: list[JobProcess]) -> bool:
 
 
 def _listens(ranks: list[JobProcess], address: str) -> bool:
-    """Whether a rank listens on the port: nobody else's is asked."""
+    """Whether a rank listens on the port: no other process is asked."""
     port = int(address.rpartition(":")[2])
     told = [member.process.row.get("listens") for member in ranks if member.process]
     return any(port in ports for ports in told if ports is not None)

@@ -1,4 +1,4 @@
-"""Where the logs of NCCL are: files from the user, and the files that live ranks write."""
+"""Finds NCCL logs: files from the user, and files that live ranks write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WHY = "What NCCL logged there is unknown."
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
-    """Add the logs of NCCL among some files and directories to `raw`; other files are left alone."""
+    """Add the NCCL logs among the given files and directories to `raw`; ignore other files."""
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
     reader = NcclLog()
@@ -34,12 +34,12 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
             raw.items += _items(raw, taken, material, reader)
         except HostError as error:
             raw.failed(shown(material.path), error, _WHY)
-    found = f"{len(raw.of(LOG))} with lines of NCCL, {len(raw.of(RAS))} of RAS"
+    found = f"{len(raw.of(LOG))} with NCCL lines, {len(raw.of(RAS))} with RAS output"
     raw.searched.append(f"{len(taken.materials)} files: {found}")
 
 
 def _items(raw: Raw, taken: Intake, log: Material, reader: NcclLog) -> list[RawItem]:
-    """The file, whose lines are read later; of one of which a bundle kept no more, its beginning and its end.
+    """The file, whose lines are read later; or its beginning and end, if a bundle kept no more.
 
     Raises HostError.
     """
@@ -61,7 +61,7 @@ def _items(raw: Raw, taken: Intake, log: Material, reader: NcclLog) -> list[RawI
 
 
 def paths_of_job(host: Host, job: Job) -> list[str]:
-    """The files that the ranks of a live job log to: NCCL_DEBUG_FILE, or else their output."""
+    """Return the files that a live job's ranks log to: NCCL_DEBUG_FILE, or else their output."""
     found: dict[str, None] = {}
     for member in job.members:
         process = member.process
@@ -77,7 +77,8 @@ def paths_of_job(host: Host, job: Job) -> list[str]:
 
 
 def debug_file(name: str, host: str, pid: int) -> str:
-    """The file that NCCL_DEBUG_FILE stands for: `%h`, `%p` and `%%` are replaced, anything else stays (debug.cc)."""
+    """Return the file name for a value of NCCL_DEBUG_FILE: `%h`, `%p` and `%%` are replaced, anything else stays
+    (debug.cc)."""
     known = {"h": host.partition(".")[0], "p": str(pid), "%": "%"}
     return re.sub(r"%(.)", lambda found: known.get(found[1], found[0]), name)
 
@@ -90,7 +91,7 @@ def _may_be_file(path: object) -> bool:
 
 
 def material_rows(raw: Raw) -> Rows:
-    """Rows of all tables whose names begin with `nccl_`."""
+    """Return the rows of all tables whose names begin with `nccl_`."""
     read_lines_of(raw)
     logs = raw.of(LOG)
     reader = logs[0].facts["reader"] if logs else NcclLog()
@@ -101,11 +102,11 @@ def material_rows(raw: Raw) -> Rows:
 
 
 def live_job(host: Host, raw: Raw, job: Job) -> None:
-    """Read what the ranks of a live job log; say where that is not written to a file, or not at all."""
+    """Read the logs of a live job's ranks; report if they are not written to a file, or not at all."""
     paths = paths_of_job(host, job)
     if not paths:
         raw.problems.append(
-            f"The ranks of {job.id} log nothing of NCCL to a file. Next time set NCCL_DEBUG=INFO and "
-            "NCCL_DEBUG_FILE=/some/directory/nccl.%h.%p.log before the start (%d and others stay as they are)."
+            f"The ranks of {job.id} write no NCCL log to a file. Next time, set NCCL_DEBUG=INFO and "
+            "NCCL_DEBUG_FILE=/some/directory/nccl.%h.%p.log before the start (%d and others are not replaced)."
         )
     read_paths(host, raw, paths)

@@ -1,6 +1,6 @@
-"""Findings about what ranks enqueued: where their operations part, and who is behind.
+"""Findings about what ranks enqueued: where their operations diverge, and which ranks are behind.
 
-All of it is about enqueueing. NCCL writes no line when an operation starts or ends.
+They are only about enqueueing: NCCL writes no line when an operation starts or ends.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _BASIS = "nccl_log"
 
 @dataclass
 class Enqueued:
-    """What the ranks of one communicator enqueued."""
+    """The operations that the ranks of one communicator enqueued."""
 
     communicator: Communicator
     streams: dict[int, Row] = field(default_factory=dict)
-    """{rank in it: row of nccl_streams}"""
+    """{rank in the communicator: row of nccl_streams}"""
     sums: dict[int, dict[int, Sums]] = field(default_factory=lambda: defaultdict(dict))
     ops: dict[int, list[Row]] = field(default_factory=lambda: defaultdict(list))
-    """{rank: rows of nccl_ops}: the last launch of each, and others where ranks differ"""
+    """{rank: rows of nccl_ops}: the last launch of each rank, and others where ranks differ"""
 
     @property
     def comparable(self) -> bool:
-        """opCount means the same on all ranks: sends and receives count on those that take part only."""
+        """Whether opCount means the same on all ranks: sends and receives count only on the ranks that take part."""
         return not any(row["p2p"] for row in self.streams.values())
 
     def launches(self) -> dict[int, dict[int, Launch]]:
-        """Known launches by rank and opCount."""
+        """Return the known launches by rank and opCount."""
         return {
             rank: launches_of(
                 (
@@ -65,7 +65,8 @@ class Enqueued:
 
 
 def read_enqueued(case: NcclLogs, store: Store) -> list[Enqueued]:
-    """By communicator; those that nothing ties to other processes are left out."""
+    """Return the enqueued operations per communicator; communicators that cannot be matched across processes are left
+    out."""
     found: dict[str, Enqueued] = {}
     for row in store.query("SELECT * FROM nccl_streams WHERE communicator IS NOT NULL ORDER BY communicator, rank"):
         if (one := case.communicators.get(row["communicator"])) is not None:
@@ -83,10 +84,10 @@ def read_enqueued(case: NcclLogs, store: Store) -> list[Enqueued]:
 
 
 def operation_findings(case: NcclLogs, enqueued: list[Enqueued]) -> Iterator[Finding]:
-    """All of them, communicator by communicator."""
+    """Yield the findings about diverging operations and ranks that are behind, per communicator."""
     for one in enqueued:
         if one.comparable and len(one.streams) > 1:
-            # Once operations differ, numbers no longer belong together: who is behind cannot be told.
+            # Once operations differ, their numbers no longer correspond, so it is unknown which rank is behind.
             yield from list(_mismatch(case, one)) or list(_behind(case, one))
 
 
@@ -128,7 +129,7 @@ def _differing(
     lines: list[Evidence],
     **facts: Any,
 ) -> Finding:
-    """`values` by rank of the communicator; `lines` are of one rank of each side, or more."""
+    """`values` by rank of the communicator; `lines` from at least one rank of each side."""
     members = one.communicator.members
     deviating = part(values).deviating
     names = case.names(one.communicator, values)
@@ -140,7 +141,7 @@ def _differing(
 
 
 def _aspect(launches: dict[int, Launch]) -> tuple[Aspect, dict[int, str]]:
-    """What differs, the most telling first, and its value by rank."""
+    """The most telling aspect that differs, and its value by rank."""
     fields: tuple[tuple[Aspect, tuple[str, ...]], ...] = (
         ("operation", ("name", "reduction")),
         ("root", ("root",)),
@@ -164,7 +165,7 @@ def _words(aspect: Aspect, launch: Launch) -> str:
 
 
 def _somewhere(case: NcclLogs, one: Enqueued, bucket: PartingRange) -> Finding:
-    """Checksums differ, and the operations themselves are on another host or were not read."""
+    """A finding for differing checksums whose operations are on another host or were not read."""
     first = min(sums.first for sums in bucket.classes)
     last = max(sums.last for sums in bucket.classes)
     values = {rank: f"checksum {sums.checksum:x}" for sums, ranks in bucket.classes.items() for rank in ranks}
@@ -174,7 +175,7 @@ def _somewhere(case: NcclLogs, one: Enqueued, bucket: PartingRange) -> Finding:
 
 
 def op_evidence(row: Row) -> Evidence:
-    """An operation: pieces of its line, between which addresses are left out."""
+    """Return an operation as evidence: its line, without the addresses."""
     quote = (
         f"{row['name']}: opCount {row['op_count']:x} … count {row['count']} datatype {row['datatype']} "
         f"op {row['reduction']} root {row['root']} comm {row['pointer']}"
@@ -190,9 +191,9 @@ def _last_of(one: Enqueued, rank: int) -> list[Evidence]:
 
 
 def _behind(case: NcclLogs, one: Enqueued) -> Iterator[Finding]:
-    """Ranks that enqueued less, if the others stand at one and the same launch: as if all of these waited.
+    """Ranks that enqueued less than the others, if all others are at the same launch, as if they waited there.
 
-    Ranks of a job that goes on stand at many different launches, or only just differ; that is no finding.
+    In a running job, ranks are at many different launches, or differ only slightly; that is not a finding.
     """
     ended = [row["ended"] or "" for row in one.streams.values()]
     if any(state == "Destroy" for state in ended):
@@ -227,7 +228,7 @@ def _behind(case: NcclLogs, one: Enqueued) -> Iterator[Finding]:
         last_seq={names[rank]: lasts.get(rank) for rank in behind},
         balance=0 if tie else 1,
         says=f"{case.who(one.communicator, behind).capitalize()} enqueued less than the others in {label}: "
-        f"{_reached(lasts, behind)}, the others up to launch {front}. The log reports enqueueing only.",
+        f"{_reached(lasts, behind)}, the others up to launch {front}. The log only shows enqueueing.",
         aborted=aborted,
         enqueue_only=True,
     )
@@ -236,7 +237,7 @@ def _behind(case: NcclLogs, one: Enqueued) -> Iterator[Finding]:
 
 
 def _silent(case: NcclLogs, one: Enqueued) -> list[int]:
-    """Members that enqueued nothing here, though they log what they enqueue elsewhere."""
+    """Members that enqueued nothing here, although they log what they enqueue elsewhere."""
     return [
         rank
         for rank, row in one.communicator.members.items()
@@ -252,15 +253,15 @@ def _reached(lasts: dict[int, int], behind: list[int]) -> str:
     return f"up to launch {low}" if low == high else f"up to launches {low} to {high}"
 
 
-# --- findings about sends and receives: counts of the two ends that do not agree, once the job gave up
-# While a job runs, one end is always ahead of the other. So counts are held against each other only where a process
-# aborted the communicator, which the watchdog of torch does when it gives up waiting.
+# --- findings about sends and receives: counts that differ between the two ends after the job aborted
+# While a job runs, one end is always ahead of the other. So counts are compared only if a process aborted the
+# communicator, which torch's watchdog does after a timeout.
 
 _MOST_FINDINGS = 8
 
 
 def p2p_findings(case: NcclLogs, enqueued: list[Enqueued]) -> list[Finding]:
-    """One for each circle of ranks that wait for each other, or for each pair whose ends do not agree."""
+    """Return a finding for each cycle of ranks that wait for each other, or for each pair whose counts differ."""
     findings: list[Finding] = []
     for one in enqueued:
         aborted = any((row["ended"] or "").startswith("Abort") for row in one.streams.values())
@@ -276,7 +277,7 @@ def p2p_findings(case: NcclLogs, enqueued: list[Enqueued]) -> list[Finding]:
 
 
 Lonely = tuple[str, int, int, int]
-"""(Send or Recv, the rank that has more, its peer, how many more)"""
+"""(Send or Recv, the rank with more operations, its peer, how many more)"""
 
 
 def _unmatched(one: Enqueued) -> list[Lonely]:
@@ -294,7 +295,7 @@ def _unmatched(one: Enqueued) -> list[Lonely]:
 
 
 def _circle(one: Enqueued, unmatched: list[Lonely]) -> list[int]:
-    """Ranks each of whose last operations is a lone one to the next of them."""
+    """The cycle of ranks whose last operation is an unmatched one with the next rank in it."""
     towards: dict[int, int] = {}
     for name, rank, peer, _ in unmatched:
         last = one.ops.get(rank, [])[-1:]
@@ -309,8 +310,8 @@ def _circular(case: NcclLogs, one: Enqueued, circle: list[int]) -> Finding:
         "p2p.circular_wait",
         Severity.FAILURE,
         case.globally(one.communicator, circle),
-        f"{case.who(one.communicator, circle).capitalize()} each enqueued an operation with the next of them "
-        f"that has no counterpart, and nothing after it ({one.communicator.label}).",
+        f"{case.who(one.communicator, circle).capitalize()} each enqueued an operation with the next of them that the "
+        f"other side did not match, and nothing after it ({one.communicator.label}).",
         Where(_BASIS, one.communicator.label, operation=last[circle[0]]["name"].lower()),
         FindingPlace(_evidence(one, circle)),
         peers={str(rank): row["root"] for rank, row in last.items()},
@@ -325,7 +326,7 @@ def _lonely(case: NcclLogs, one: Enqueued, name: str, rank: int, peer: int, more
         Severity.FAILURE,
         case.globally(one.communicator, [rank]),
         f"{case.who(one.communicator, [rank]).capitalize()} enqueued {more} more {said} "
-        f"{case.who(one.communicator, [peer])} than that enqueued {other} it ({one.communicator.label}).",
+        f"{case.who(one.communicator, [peer])} than the peer enqueued {other} it ({one.communicator.label}).",
         Where(_BASIS, one.communicator.label, operation=name.lower()),
         FindingPlace(_evidence(one, [rank, peer])),
         peers={str(rank): peer},

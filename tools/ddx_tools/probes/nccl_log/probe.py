@@ -1,4 +1,4 @@
-"""Probe `nccl_log`: what NCCL itself logged, from the set-up of communicators to the operations that were enqueued."""
+"""Probe `nccl_log`: NCCL's own log, from the set-up of communicators to the enqueued operations."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ddx_tools.sources.raw import Raw
 
 
 class NcclLogArgs(ProbeArgs):
-    """The target: logs of NCCL (NCCL_DEBUG=INFO), output of `ncclras`, directories of them, or a pid of a live job."""
+    """Arguments of `nccl_log`. The target: NCCL logs (NCCL_DEBUG=INFO), output of `ncclras`, directories of them, or a
+    pid of a live job."""
 
     among_others: bool = Field(
-        False, description="Other hosts have ranks of the job, too: two of them ask NCCL's RAS for all."
+        False, description="Other hosts have ranks of the job too: only two hosts ask NCCL's RAS, for all ranks."
     )
 
 
 def capture(host: Host, args: NcclLogArgs) -> Raw:
-    """Read files with lines of NCCL, or output of RAS, wherever they are; other files are left to other probes."""
+    """Capture files with NCCL lines or RAS output among the target; leave other files to other probes."""
     from ddx_tools.probes.nccl_log.live_ras import ask_job
     from ddx_tools.probes.nccl_log.material import live_job, read_paths
     from ddx_tools.sources.job_target import job_on
@@ -39,11 +40,11 @@ def capture(host: Host, args: NcclLogArgs) -> Raw:
 PROBE: Probe[NcclLogArgs] = Probe(
     id="nccl_log",
     title="NCCL's own log",
-    description="Reads what NCCL logged (NCCL_DEBUG=INFO or WARN of 2.18 to 2.30, one file for all ranks or one for "
-    "each; with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL also operations) and what `ncclras` printed: which ranks "
+    description="Reads NCCL's log (NCCL_DEBUG=INFO or WARN, NCCL 2.18 to 2.30, one file for all ranks or one per "
+    "rank; with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL also operations) and the output of `ncclras`: which ranks "
     "never finished setting up a communicator, which GPU, network and transports each uses, where hosts differ in "
-    "version, settings or GPUDirect, which rank enqueued another operation, size or data type than its peers, or "
-    "fewer; and what NCCL warned of. The log tells what was enqueued, never what ended.",
+    "version, settings or GPUDirect, which rank enqueued a different operation, size or data type than its peers, or "
+    "fewer operations; and NCCL's warnings. The log shows what was enqueued, never what finished.",
     args=NcclLogArgs,
     shell_only=frozenset({"among_others"}),
     capture=capture,
@@ -52,10 +53,10 @@ PROBE: Probe[NcclLogArgs] = Probe(
     most_rows=60,
     rest="keep the material (--save BUNDLE) and name fewer files",
     examples={
-        "nccl.*.log": "one file for each process, as NCCL_DEBUG_FILE=nccl.%h.%p.log makes them",
+        "nccl.*.log": "one file per process, from NCCL_DEBUG_FILE=nccl.%h.%p.log",
         "slurm-4242.out": "the output of all ranks in one file, labels and colours included",
-        "logs/ ras.txt": "a directory, and what `ncclras -v` printed while the job hung",
-        "4242 --json": "a live job: the files that its ranks log to, and what NCCL's RAS says of all its ranks",
+        "logs/ ras.txt": "a directory, and the output of `ncclras -v` from during the hang",
+        "4242 --json": "a live job: its ranks' log files, and NCCL's RAS report on all ranks",
     },
     analyse=Later("ddx_tools.probes.nccl_log.analyse:nccl_findings"),
 )

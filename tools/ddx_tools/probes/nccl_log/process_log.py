@@ -1,7 +1,7 @@
-"""What one process's lines of NCCL say of it: its communicators, their connections, settings, warnings.
+"""Collects one process's NCCL lines: its communicators, their connections, settings, warnings.
 
-A communicator's pointer is known in its process only. Across processes the commId ties them, or, for a split that
-prints none, the parent's identity with the number of the split and its color.
+A communicator's pointer has a meaning only in its process. Across processes, the commId identifies it or, for a split
+without one, the parent's identity with the split's number and color.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _MOST_WARNINGS = 50
 _MOST_SETTINGS = 200
 _QUOTE = 400
 _TROUBLE = re.compile(r", retrying|async event")
-"""Words of messages of level INFO that report trouble."""
+"""Words in INFO messages that report trouble."""
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
 @dataclass(frozen=True)
 class LinePlace:
-    """Where a line stands."""
+    """The source and number of a line."""
 
     source: str
     line: int | None
-    """1-based; None where the beginning of the file was not read."""
+    """The line number, from 1; None if the beginning of the file was not read."""
     quote: str = ""
 
 
 @dataclass
 class Membership:
-    """A process's part in one communicator."""
+    """A process's membership in one communicator."""
 
     communicator: str | None
-    """Identity across processes; None if nothing ties it to those of others."""
+    """The communicator's identity across processes; None if it cannot be matched."""
     pointer: str
     rank: int
     nranks: int
@@ -64,12 +64,12 @@ class Membership:
     started: LinePlace | None = None
     completed: LinePlace | None = None
     ended: str | None = None
-    """Destroy | Abort | Revoke, once that was complete; `… START` if only its start was logged."""
+    """Destroy | Abort | Revoke once complete; `… START` if only its start was logged."""
     stage: str = "bootstrap"
-    """How far its set-up came: bootstrap | graphs | connecting | rings_connected | trees_connected | channels_ready |
+    """How far its set-up got: bootstrap | graphs | connecting | rings_connected | trees_connected | channels_ready |
     complete"""
     last: LinePlace | None = None
-    """The last line of its set-up."""
+    """The last line about its set-up."""
     timings_s: dict[str, float] = field(default_factory=dict)
     total_s: float | None = None
     pxn: bool | None = None
@@ -82,7 +82,7 @@ class Membership:
 
 @dataclass
 class Warned:
-    """A warning, and how often a message of its kind came."""
+    """A warning, and how many messages of its kind there are."""
 
     line: NcclLine
     place: LinePlace
@@ -91,7 +91,7 @@ class Warned:
 
 @dataclass
 class Chosen:
-    """How often operations of a kind went by one algorithm and protocol, and of what sizes they were."""
+    """How many operations of a kind used one algorithm and protocol, and their sizes."""
 
     place: LinePlace
     channels: int | None
@@ -102,7 +102,7 @@ class Chosen:
 
 @dataclass
 class ProcessLog:
-    """One process, as its lines tell."""
+    """Everything that one process's NCCL lines show."""
 
     host: str
     pid: int
@@ -115,18 +115,19 @@ class ProcessLog:
     ofi: str | None = None
     network: str | None = None
     interface: str | None = None
-    """Network interface of the bootstrap."""
+    """The network interface of the bootstrap."""
     address: str | None = None
     devices: str | None = None
     places: dict[str, LinePlace] = field(default_factory=dict)
-    """Where its version, driver, ofi, network, interface and devices are said, and that there is no RDMA device."""
+    """The lines that name its version, driver, ofi, network, interface and devices, or say that there is no RDMA
+    device."""
     settings: dict[str, tuple[str, LinePlace]] = field(default_factory=dict)
     memberships: list[Membership] = field(default_factory=list)
     warnings: dict[tuple[str, str | None, int | None], Warned] = field(default_factory=dict)
     choices: dict[tuple[str, str, str], Chosen] = field(default_factory=dict)
     """{(operation, algorithm, protocol): …}"""
     returned: tuple[int, str, LinePlace] | None = None
-    """The first error code that a function of NCCL returned, and where."""
+    """The first error code that an NCCL function returned, and where."""
     _by_thread: dict[int, Membership] = field(default_factory=dict)
     _used_ids: Counter[str] = field(default_factory=Counter)
     _edges: int = 0
@@ -151,7 +152,7 @@ class ProcessLog:
             self._hear(line.tid, message, place)
 
     def membership_of(self, pointer: str) -> Membership | None:
-        """The communicator that a pointer stands for now."""
+        """Return the communicator that a pointer currently refers to."""
         return next((one for one in reversed(self.memberships) if one.pointer == pointer), None)
 
     def _warn(self, line: NcclLine, place: LinePlace) -> None:
@@ -229,7 +230,7 @@ class ProcessLog:
             identity = f"{parent.communicator}/{parts.get('child', '')}.{parts['color']}"
         if identity is not None:
             self._used_ids[identity] += 1
-            if self._used_ids[identity] > 1:  # made of the parent and the color alone, up to 2.20
+            if self._used_ids[identity] > 1:  # built only from the parent and the color, up to 2.20
                 identity = f"{identity}#{self._used_ids[identity]}"
         return Membership(
             communicator=identity,
@@ -246,7 +247,8 @@ class ProcessLog:
         )
 
     def _setting_up(self, tid: int) -> Membership | None:
-        """The communicator that a thread sets up: it prints the start itself. Later connections come from others."""
+        """The communicator that a thread is setting up: the thread prints the start. Other threads print later
+        connections."""
         if (own := self._by_thread.get(tid)) is not None:
             return own
         return next(
@@ -270,7 +272,7 @@ class ProcessLog:
 
 
 def _is_told_twice(membership: Membership, message: Message, place: LinePlace) -> bool:
-    """The same line in another file: output that was both kept for each rank and collected."""
+    """Whether this line was already read from another file: output kept per rank and also collected."""
     told = membership.started if message.parts["state"] == "START" else membership.completed
     same = (membership.rank, membership.nranks) == (int(message.parts["rank"]), int(message.parts["nranks"]))
     return told is not None and told.source != place.source and same
@@ -286,7 +288,7 @@ def _hear_setup(membership: Membership, message: Message, place: LinePlace) -> N
     elif message.kind == "rings":
         if "pxn" in message.parts:
             membership.pxn, membership.gdr = message.parts["pxn"] == "1", message.parts["gdr"] == "1"
-        if membership.stage == "channels_ready":  # since 2.22 the first collective connects, behind the set-up
+        if membership.stage == "channels_ready":  # since 2.22 the first collective connects, after the set-up
             membership.completed = place
             _advance(membership, "complete", place)
         _advance(membership, "rings_connected", place)
@@ -304,5 +306,5 @@ def _advance(membership: Membership, stage: str, place: LinePlace) -> None:
 
 
 def quote_of(line: NcclLine) -> str:
-    """The words of a line as evidence."""
+    """Return the text of a line, for evidence."""
     return line.raw[:_QUOTE]

@@ -1,7 +1,7 @@
-"""How the rings of communicators run over hosts, and by which algorithm and protocol operations go.
+"""Findings about how communicators' rings cross hosts, and the algorithm and protocol of operations.
 
-A ring over several hosts has to come into each of them once and leave it once: over 4 hosts it crosses 4 times. One
-that crosses more often loads the network for nothing; ranks that are not numbered host by host are the usual reason.
+A ring over several hosts must enter and leave each host once: over 4 hosts it crosses 4 times. A ring that crosses more
+often loads the network needlessly; usually the ranks are not numbered host by host.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Ring:
     row: Row
 
     def crossings(self, hosts: Mapping[int, str]) -> list[tuple[int, int]] | None:
-        """The neighbours in it that are on different hosts; None if some rank's host is not known."""
+        """Return the neighbours in the ring that are on different hosts; None if a rank's host is unknown."""
         if any(rank not in hosts for rank in self.ranks):
             return None
         pairs = zip(self.ranks, (*self.ranks[1:], self.ranks[0]), strict=True)
@@ -36,7 +36,8 @@ class Ring:
 
 
 def rings_of(store: Store) -> dict[str, list[Ring]]:
-    """The whole rings of each communicator, by channel: as one rank printed them, or of what each rank printed."""
+    """Return the complete rings of each communicator by channel, printed whole by one rank or assembled from all
+    ranks."""
     rows = store.query(
         "SELECT * FROM nccl_graphs WHERE kind IN ('ring', 'ring_part') AND channel IS NOT NULL "
         "AND communicator IS NOT NULL ORDER BY communicator, channel, kind, source, source_line"
@@ -55,7 +56,7 @@ def rings_of(store: Store) -> dict[str, list[Ring]]:
 
 
 def _put_together(channel: int, rows: Sequence[Row]) -> Ring | None:
-    """The ring of what each of its ranks has behind it; None unless it comes back to where it began."""
+    """The ring assembled from each rank's successor; None unless it closes."""
     behind = {}
     for row in rows:
         _, rank, following = (int(word) for word in row["graph"].split())
@@ -70,7 +71,7 @@ def _put_together(channel: int, rows: Sequence[Row]) -> Ring | None:
 
 
 def ring_findings(case: NcclLogs, store: Store) -> list[Finding]:
-    """One finding for each communicator over several hosts whose rings are known."""
+    """Return a finding for each multi-host communicator with known rings."""
     rings = rings_of(store)
     by_algorithm = choices(store)
     found = []
@@ -82,7 +83,7 @@ def ring_findings(case: NcclLogs, store: Store) -> list[Finding]:
 
 
 def choices(store: Store) -> list[Row]:
-    """By which algorithm and protocol operations went, the largest first; of all processes alike."""
+    """Return the algorithm and protocol per operation, over all processes, the largest operations first."""
     return store.query(
         "SELECT operation, algorithm, protocol, max(channels) AS channels, min(least_bytes) AS least_bytes, "
         "max(most_bytes) AS most_bytes, arg_min(quote, source_line) AS quote, min(source) AS source, "
@@ -92,7 +93,8 @@ def choices(store: Store) -> list[Row]:
 
 
 def crossing_of(communicator: Communicator, rings: Sequence[Ring]) -> tuple[list[tuple[Ring, int]], int] | None:
-    """Each ring with how often it crosses hosts, and how often it must; None within a host, or of unknown hosts."""
+    """Return each ring with its number of host crossings, and the minimum; None within one host or for unknown
+    hosts."""
     hosts = {rank: str(row["host"]) for rank, row in communicator.members.items()}
     counted = [(ring, len(pairs)) for ring in rings if (pairs := ring.crossings(hosts)) is not None]
     least = len({hosts[rank] for ring, _ in counted for rank in ring.ranks})
@@ -116,11 +118,11 @@ def _finding(
         pairs = ", ".join(f"{a}-{b}" for a, b in (worst.crossings(hosts) or ())[:_MOST_NAMED])
         verb = "cross" if len(wide) > 1 else "crosses"
         said = (
-            f"{many}: {len(wide)} {verb} hosts more often than the {least} times that would do; ring {worst.channel} "
-            f"crosses {count} times, as between ranks {pairs}."
+            f"{many}: {len(wide)} {verb} hosts more often than the necessary {least} times; ring {worst.channel} "
+            f"crosses {count} times, for example between ranks {pairs}."
         )
     else:
-        said = f"{many}, each of which crosses hosts {least} times, as few as can be: sane."
+        said = f"{many}, each of which crosses hosts {least} times, the minimum."
     using = [f"PXN {'on' if pxn else 'off'}"] if pxn is not None else []
     using += [f"GPUDirect {'on' if gdr else 'off'}"] if gdr is not None else []
     network = f" {', '.join(using)}." if using else ""
@@ -153,7 +155,7 @@ def _by_words(rows: Sequence[Row]) -> str:
         else f"{first['most_bytes']} bytes"
     )
     return (
-        f" The largest operation, {operation_name(first['operation'])} of {size}, went by "
+        f" The largest operation, {operation_name(first['operation'])} of {size}, used "
         f"{first['algorithm']}/{first['protocol']}{on}."
     )
 

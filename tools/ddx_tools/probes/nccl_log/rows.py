@@ -1,4 +1,4 @@
-"""Rows of the evidence store out of what was gathered from the logs of one capture."""
+"""Turns the combined logs of one capture into rows of the evidence store."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from ddx_tools.sources.raw import Rows
 
 _MOST_TEXT = 1_000
 _MOST_BLOCKS = 64
-"""Blocks that are read again for one range of operations: ranks that share a file lie far apart in it."""
+"""How many blocks are read again for one range of operations: in a shared file, a rank's lines lie far apart."""
 
 
 def log_rows(found: NcclGathered) -> Rows:
-    """The rows of all tables whose names begin with `nccl_`, but those of RAS."""
+    """Return the rows of all tables whose names begin with `nccl_`, except those of RAS."""
     rows: Rows = {
         "nccl_processes": [_process(process, found) for process in found.processes.values()],
         "nccl_facts": [],
@@ -134,14 +134,14 @@ def _sums(total: Total) -> Iterator[dict[str, Any]]:
     if member is None or member.communicator is None or total.peers:
         return
     for number, bucket in total.buckets.items():
-        # DuckDB's BIGINT has a sign.
+        # DuckDB's BIGINT is signed.
         signed = bucket.checksum - (1 << 64) if bucket.checksum >> 63 else bucket.checksum
         more = {"bucket": number, "first_op": bucket.first, "last_op": bucket.last, "checksum": signed}
         yield as_row("nccl_op_sums", bucket, member, **_of(total.process), **more)
 
 
 def _operations(found: NcclGathered) -> Iterator[dict[str, Any]]:
-    """The last operation of every stream; and where ranks differ, those of one rank of each class."""
+    """The last operation of every stream and, where ranks differ, the operations of one rank of each class."""
     by_communicator: dict[str, dict[int, Total]] = {}
     for total in found.totals.values():
         member = total.membership
@@ -161,7 +161,7 @@ def _of_communicator(found: NcclGathered, totals: dict[int, Total]) -> Iterator[
         for rank, total in totals.items()
     }
     wanted = {(ranks[0], bucket.number) for bucket in differing(sums) for ranks in bucket.classes.values()}
-    # Another capture may hold ranks that differ from these: its last operations show it.
+    # Ranks in another capture may differ from these: their last operations show that.
     wanted |= {(min(totals), max(totals[min(totals)].buckets, default=-1))}
     for rank, number in sorted(wanted):
         if bucket := totals[rank].buckets.get(number):
@@ -169,7 +169,7 @@ def _of_communicator(found: NcclGathered, totals: dict[int, Total]) -> Iterator[
 
 
 def _within(found: NcclGathered, total: Total, number: int, bucket: EnqueuedRange) -> Iterator[tuple[Op, int | None]]:
-    """The operations of a bucket, but for the last one, which is told already: from the tail, or from the log."""
+    """The operations of a bucket, from the tail or the log, except the last one, which already has a row."""
     newest = max((op.op_count for op, _ in total.tail), default=-1)
     oldest = min((op.op_count for op, _ in total.tail), default=newest)
     if oldest < bucket.first or (oldest == bucket.first == 0):
@@ -180,7 +180,7 @@ def _within(found: NcclGathered, total: Total, number: int, bucket: EnqueuedRang
 
 
 def _again(log: LogFile, total: Total, number: int, bucket: EnqueuedRange) -> list[tuple[Op, int | None]]:
-    """The operations of one bucket of a stream, read once more from where it begins."""
+    """The operations of one bucket of a stream, read again from the log."""
     marks = (f"{total.process.host}:{total.process.pid}:".encode(), b" comm " + total.pointer.encode() + b" [")
     found: list[tuple[Op, int | None]] = []
     with log.open() as stream:
@@ -190,7 +190,7 @@ def _again(log: LogFile, total: Total, number: int, bucket: EnqueuedRange) -> li
         for block in islice(begun, _MOST_BLOCKS):
             lines = block.cleaned().data.split(b"\n")
             mine = [at for at, line in enumerate(lines) if marks[1] in line and marks[0] in line]
-            for some in range(0, len(mine), BUCKET_OPS):  # a stream keeps the last 128 opCounts of what it is given
+            for some in range(0, len(mine), BUCKET_OPS):  # a stream keeps only its last 128 opCounts
                 chosen = mine[some : some + BUCKET_OPS]
                 for read in streams_of(read_block(b"\n".join(lines[at] for at in chosen) + b"\n")):
                     found += [

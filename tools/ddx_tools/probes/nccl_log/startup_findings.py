@@ -1,4 +1,4 @@
-"""Findings about how communicators form: what never finished, versions, GPUs used twice, interfaces."""
+"""Findings about how communicators form: unfinished set-up, versions, GPUs used twice, interfaces."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20
 _BASIS = "nccl_log"
 _ERRORS = {1: "CUDA", 2: "system", 3: "internal", 4: "invalid argument", 5: "invalid usage", 6: "remote"}
-"""ncclResult_t."""
+"""The error codes of ncclResult_t."""
 _SAID = {"nccl": "version", "cuda": "version"}
-"""The line that names them."""
-# Interfaces that exist on a host for its own containers, virtual machines or tunnels.
+"""The line that names each version."""
+# Interfaces for a host's own containers, virtual machines or tunnels.
 _LOCAL_ONLY = re.compile(r"^(?:lo\d*|docker\d*|virbr|br-|veth|cni|flannel|cali|podman|lxc|vnet|tun\d|tap\d)")
 
 
 def startup_findings(case: NcclLogs, with_operations: set[tuple[str, str, int]]) -> list[Finding]:
-    """All of them. `with_operations`: (communicator, host, pid) that enqueued something: these were set up."""
+    """Return all findings about start-up. `with_operations`: each (communicator, host, pid) that enqueued an operation
+    and so was set up."""
     return [
         *_incomplete(case, with_operations),
         *_versions(case),
@@ -54,14 +55,14 @@ def _unfinished(case: NcclLogs, one: Communicator, unfinished: list[int], seen: 
     rows = [one.members[rank] for rank in unfinished]
     earliest = min((row["stage"] for row in rows), key=STAGES.index)
     told = sorted(rows, key=lambda row: STAGES.index(row["stage"]))
-    lacking = f"; of {rank_list(never)} there is no line at all" if never else ""
+    lacking = f"; there are no lines from {rank_list(never)}" if never else ""
     return Finding(
         code="startup.communicator_incomplete",
         severity=Severity.FAILURE,
         ranks=case.globally(one, unfinished),
         hosts=sorted({row["host"] for row in rows}),
         group=one.label,
-        summary=f"{case.who(one, unfinished).capitalize()} began to set up {one.label} and did not finish "
+        summary=f"{case.who(one, unfinished).capitalize()} began to set up {one.label} but did not finish "
         f"(stage: {earliest}){lacking}.",
         evidence=[evidence(row) for row in told[:_MOST_EVIDENCE]],
         attributes={
@@ -79,7 +80,7 @@ def _unfinished(case: NcclLogs, one: Communicator, unfinished: list[int], seen: 
 
 
 def _errors(case: NcclLogs, rows: list[Row]) -> dict[str, int]:
-    """How many of some processes got which error from NCCL first."""
+    """How many processes got each error as their first one from NCCL."""
     codes = (case.processes[row["host"], row["pid"]]["error_code"] for row in rows)
     return dict(Counter(_ERRORS.get(code, f"error {code}") for code in codes if code is not None))
 
@@ -95,7 +96,7 @@ def _versions(case: NcclLogs) -> Iterator[Finding]:
             continue
         ordered = sorted(by_value.items(), key=lambda item: -len(item[1]))
         odd = [row for _, some in ordered[1:] for row in some]
-        # A newer driver on some hosts is common and harmless; NCCL refuses what differs in its own version.
+        # A newer driver on some hosts is common and harmless; NCCL rejects only differences in its own version.
         severity = Severity.FAILURE if what == "nccl" else Severity.NOTICE
         versions = {value: sorted({row["host"] or row["source"] for row in some}) for value, some in ordered}
         said = "; ".join(f"{value} on {', '.join(hosts[:6])}" for value, hosts in versions.items())
@@ -119,7 +120,7 @@ def _duplicates(case: NcclLogs) -> Iterator[Finding]:
     for (host, bus_id), rows in list(by_device.items())[:_MOST_FINDINGS]:
         ranks = case.ranks_of(rows.values())
         local = sorted({row["rank"] for row in rows.values()})
-        words = f"{rank_list(ranks or local).capitalize()} use the same GPU (bus id {bus_id}) of {host}."
+        words = f"{rank_list(ranks or local).capitalize()} use the same GPU (bus id {bus_id}) on {host}."
         shown = [evidence(row) for row in rows.values()]
         yield case.finding("device.duplicate", Severity.FAILURE, rows.values(), words, shown, devices=[bus_id])
 
@@ -128,7 +129,7 @@ def _duplicates(case: NcclLogs) -> Iterator[Finding]:
 
 
 def _interfaces(case: NcclLogs) -> Iterator[Finding]:
-    """Interfaces that reach no other host, in a job of several."""
+    """Findings about interfaces that reach no other host, in a multi-host job."""
     if len(case.hosts) < 2:
         return
     chosen = [row for row in case.processes.values() if row["interface"]]
@@ -141,7 +142,7 @@ def _interfaces(case: NcclLogs) -> Iterator[Finding]:
         hosts = sorted({row["host"] for row in rows})
         what = "the loopback interface" if loopback else "an interface for containers or virtual machines"
         text = f"NCCL on {', '.join(hosts[:8])} uses {interface} ({rows[0]['address']}), "
-        text += f"{what}, and the job has {len(case.hosts)} hosts."
+        text += f"{what}, but the job has {len(case.hosts)} hosts."
         differ = len({row["interface"] for row in chosen}) > 1
         yield _unusable(case, Severity.FAILURE, rows, text, loopback=loopback, hosts_differ=differ)
 
@@ -153,10 +154,10 @@ def _unusable(case: NcclLogs, severity: Severity, rows: list[Row], text: str, **
 
 
 def _shared_addresses(case: NcclLogs) -> Iterator[Finding]:
-    """Addresses that lead nowhere else: one that several hosts have, and those that hold for one cable only.
+    """Findings about addresses that reach no other host: an address shared by several hosts, and link-local addresses.
 
-    Bridges of containers and the USB network of a management controller look like any other interface, and have the
-    same address on every host: a rank that calls its peer there reaches its own host.
+    Container bridges and a management controller's USB network look like any other interface, but have the same address
+    on every host: a rank that connects to its peer there reaches its own host.
     """
     by_address = gathered(
         (row["address"], row)
@@ -173,22 +174,22 @@ def _shared_addresses(case: NcclLogs) -> Iterator[Finding]:
         failed = any(row["error_code"] is not None for row in case.processes.values()) or not _any_complete(case)
         where = f"{rows[0]['interface']} ({address})"
         if shared:
-            text = f"NCCL on {', '.join(hosts[:8])} talks to its peers through {where}, and all of these hosts have "
+            text = f"NCCL on {', '.join(hosts[:8])} talks to its peers through {where}, but all these hosts have "
             text += "that same address: a host that connects to it reaches itself."
         else:
-            text = f"NCCL on {hosts[0]} talks to its peers through {where}, a link-local address: it is valid on one "
-            text += "link only, and no router forwards it."
+            text = f"NCCL on {hosts[0]} talks to its peers through {where}, a link-local address: it is only valid on "
+            text += "one link, and no router forwards it."
         severity = Severity.INFO if not failed else Severity.FAILURE if shared else Severity.WARNING
         facts = {"link_local": local, "shared_by": hosts if shared else [], "hosts_differ": len(chosen) > 1}
         yield _unusable(case, severity, rows, text, loopback=False, **facts)
 
 
 def _any_complete(case: NcclLogs) -> bool:
-    """Whether a communicator was seen to form: then its members reached each other."""
+    """Whether any communicator formed completely: then its members reached each other."""
     return any(row["completed"] for one in case.communicators.values() for row in one.members.values())
 
 
 def _is_link_local(text: str) -> bool:
-    """Of IPv4: 169.254/16. Hosts of one switch may well use the link-local addresses of IPv6."""
+    """Whether an IPv4 address is in 169.254/16. Hosts on one switch may use IPv6 link-local addresses."""
     address = ip_of(text)
     return address is not None and address.version == 4 and address.is_link_local

@@ -1,8 +1,8 @@
-"""Streams of operations: what one process enqueued on one communicator, block by block of its log.
+"""Reads streams of operations: what one process enqueued on one communicator, block by block of its log.
 
 A stream keeps counts, the last operations one by one, and for every 128 opCounts a checksum over what was
 enqueued. Ranks that enqueued the same have the same checksums; where those differ, that part of the log is read again.
-Sends and receives stand apart: they count in opCount of those ranks only that take part.
+Sends and receives are separate: they raise opCount only on the ranks that take part.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ddx_tools.parsers.nccl.nccl_blocks import NRANKS, PROC, NcclBlock, codes_of
 from ddx_tools.parsers.nccl.nccl_lines import read_nccl_line
 
 BUCKET_OPS = 128
-"""opCounts of which one checksum is made."""
+"""The number of opCounts per checksum."""
 TAIL_OPS = 128
-"""The last opCounts of a stream whose operations are kept one by one."""
+"""The number of last opCounts of a stream whose operations are kept one by one."""
 POINT_TO_POINT = frozenset({"Send", "Recv"})
 
 _FIELDS = ("count", "datatype", "reduction", "root")
@@ -28,21 +28,22 @@ _MOST_CUTS = 64
 _MOST_TAIL = 4 * TAIL_OPS
 _COMM_POINTER = re.compile(r" comm (0x[0-9a-f]{1,16}) rank ")
 _OWN_REDUCTIONS = 5
-"""From here on (nccl.h: ncclNumOps) numbers stand for reductions that the program made; ranks may number their own."""
+"""From here on (nccl.h: ncclNumOps) numbers stand for reductions that the program defined; ranks may number them
+differently."""
 
 
 class Op(NamedTuple):
-    """One operation as it was enqueued."""
+    """One enqueued operation."""
 
     op_count: int
     name: str
     elements: int
-    """As the call had them."""
+    """The element count of the call."""
     datatype: int
     reduction: int
     root: int
     line: int
-    """0-based line in its block."""
+    """The line in its block, from 0."""
 
 
 @dataclass
@@ -58,19 +59,19 @@ class Stream:
     first_op: int
     last_op: int
     names: dict[str, int] = field(default_factory=dict)
-    """How many of each operation."""
+    """{operation: count}"""
     buckets: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     """{opCount // BUCKET_OPS: (collectives, first opCount, last opCount, checksum)}"""
     peers: dict[tuple[str, int], int] = field(default_factory=dict)
-    """{(Send or Recv, peer): how many}"""
+    """{(Send or Recv, peer): count}"""
     tail: list[Op] = field(default_factory=list)
-    """The last ones, in order."""
+    """The last operations, in order."""
 
 
 def streams_of(block: NcclBlock) -> list[Stream]:
-    """The streams of a block, by their first lines.
+    """Return the streams of a block, ordered by first line.
 
-    A pointer that a new communicator took over within the block makes two of them.
+    A pointer that a new communicator reuses within the block gives two streams.
     """
     table, others = block.operations, block.others
     streams = _streams(table)
@@ -140,7 +141,7 @@ class _Numbered(NamedTuple):
 
 
 def _numbered(matches: list[re.Match[bytes] | None]) -> _Numbered:
-    """The threads of one process count as one: a code for each value, the same for equal (host, pid)."""
+    """A code for each prefix, equal for equal (host, pid), so that all threads of a process count as one."""
     known: dict[tuple[bytes, bytes] | None, int] = {}
     values: list[re.Match[bytes] | None] = []
     codes = []
@@ -154,7 +155,8 @@ def _numbered(matches: list[re.Match[bytes] | None]) -> _Numbered:
 
 
 def _contributions(table: Any) -> Any:
-    """What each row adds to the checksum of its bucket: a product, so that no field can make up for another."""
+    """Each row's contribution to its bucket's checksum: a product, so that differences in two fields cannot cancel
+    out."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

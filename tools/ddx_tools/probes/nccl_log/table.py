@@ -1,4 +1,4 @@
-"""Communicators as a table: who is in them, how far their set-up came, what was enqueued, what they talk over."""
+"""Communicators as a table: members, how far set-up got, enqueued operations, transports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddx_tools.probes.nccl_log.rings import Ring, choices, crossing_of, rings_of
 
 
 def communicator_rows(store: Store) -> list[dict[str, Any]]:
-    """A row for each communicator; those that are not set up or whose ranks are apart come first."""
+    """Return a row for each communicator; those with unfinished set-up or diverging ranks come first."""
     case = read_case(store)
     rings = rings_of(store)
     by_algorithm = ", ".join(f"{row['algorithm']}/{row['protocol']}" for row in choices(store)[:3]) or None
@@ -34,7 +34,7 @@ def communicator_rows(store: Store) -> list[dict[str, Any]]:
 
 
 def _crossings(one: Communicator, rings: list[Ring]) -> str | None:
-    """`2, crossing hosts 4 times (2 would do)`."""
+    """The ring count as text: `2, crossing hosts 4 times (2 would do)`."""
     if (told := crossing_of(one, rings)) is None:
         return str(len(rings)) if rings else None
     counted, least = told

@@ -1,4 +1,4 @@
-"""Findings about what ranks talk over: network, transports, GPUDirect; and about settings that differ."""
+"""Findings about how ranks communicate: network, transports, GPUDirect, and settings that change these."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FROM nccl_edges AS edges
 ORDER BY edges.source, edges.source_line
 """
 _RDMA_DEVICE = re.compile(r"\[\d+\](\w+:\d+)/(?:IB|RoCE)")
-# What was asked to be left unused, and what comes in its place.
+# Settings that turn a transport off, and what NCCL uses instead.
 _OFF: dict[str, tuple[str, str]] = {
     "NCCL_P2P_DISABLE": ("P2P", "SHM"),
     "NCCL_SHM_DISABLE": ("SHM", "NET"),
@@ -35,7 +35,7 @@ _OFF: dict[str, tuple[str, str]] = {
 
 
 def transport_findings(case: NcclLogs, store: Store) -> list[Finding]:
-    """All of them."""
+    """Return all findings about networks, transports and GPUDirect."""
     edges = store.query(_EDGES)
     settings = store.query("SELECT * FROM nccl_settings ORDER BY variable, host, pid")
     networks = [row for row in case.processes.values() if row["network"]]
@@ -54,7 +54,7 @@ def transport_findings(case: NcclLogs, store: Store) -> list[Finding]:
 
 
 def _chosen(case: NcclLogs, edges: list[Row], networks: list[Row]) -> Finding:
-    # Both ends print an edge through the network; within a host the sender does.
+    # Both ends print an edge over the network; within a host, only the sender does.
     transports = Counter(_name(row) for row in edges if row["direction"] != "receive")
     names = sorted({row["network"] for row in networks} | {row["network"] for row in edges if row["network"]})
     interfaces = sorted({row["interface"] for row in case.processes.values() if row["interface"]})
@@ -83,7 +83,7 @@ def _name(row: Row) -> str:
     return str(row["via"]).removesuffix("/read")
 
 
-# --- a slower one than others have, or than there is
+# --- a slower network than on other hosts, or than available
 
 
 def _networks_differ(case: NcclLogs, networks: list[Row]) -> Iterator[Finding]:
@@ -101,7 +101,7 @@ def _networks_differ(case: NcclLogs, networks: list[Row]) -> Iterator[Finding]:
     yield _downgraded(
         case,
         rows,
-        f"NCCL took Socket on {', '.join(slow[:_MOST_NAMED])}, and {', '.join(fast)} on the other hosts.",
+        f"NCCL chose Socket on {', '.join(slow[:_MOST_NAMED])}, but {', '.join(fast)} on the other hosts.",
         {"expected": fast[0], "used": "Socket", "edges": len(rows), "hosts": slow, "why": why},
         Severity.FAILURE,
         case.said([*rows[:4], *others[:2]], "network"),
@@ -109,9 +109,9 @@ def _networks_differ(case: NcclLogs, networks: list[Row]) -> Iterator[Finding]:
 
 
 def _not_found(case: NcclLogs, edges: list[Row], networks: list[Row], settings: list[Row]) -> Iterator[Finding]:
-    """Settings name RDMA devices, NCCL finds none, and goes over sockets: a container without them, as a rule.
+    """Settings name RDMA devices, but NCCL finds none and uses sockets: usually a container without them.
 
-    Where nothing names any, a host without RDMA is an ordinary host.
+    If no setting names any, a host without RDMA is normal.
     """
     slow = {row["host"] for row in networks if row["network"] == "Socket"} & set(case.hosts_with("no_rdma"))
     hosts = sorted({row["host"] for row in networks} & slow)
@@ -120,8 +120,8 @@ def _not_found(case: NcclLogs, edges: list[Row], networks: list[Row], settings: 
     if not hosts or not named or differ or _on_one_host(case):
         return
     first = named[0]
-    text = f"NCCL found no RDMA device on {', '.join(hosts[:_MOST_NAMED])} and took sockets, though "
-    text += f"{first['variable']}={first['value']} expects some."
+    text = f"NCCL found no RDMA device on {', '.join(hosts[:_MOST_NAMED])} and chose sockets, although "
+    text += f"{first['variable']}={first['value']} expects one."
     why = "no RDMA device was found"
     facts = {"expected": "IB", "used": "Socket", "edges": len(_pairs(edges)), "hosts": hosts, "why": why}
     rows = [row for row in networks if row["host"] in slow]
@@ -130,14 +130,15 @@ def _not_found(case: NcclLogs, edges: list[Row], networks: list[Row], settings: 
 
 
 def _on_one_host(case: NcclLogs) -> bool:
-    """Whether every communicator is known in whole and is within a host; a log that was cut may have lost it."""
+    """Whether all communicators are complete and within one host; a cut log may have lost members."""
     known = list(case.communicators.values())
     whole = all(len(one.members) >= one.nranks for one in known)
     return bool(known) and whole and len(case.hosts) == 1
 
 
 def _names_rdma(row: Row) -> bool:
-    """`NCCL_IB_HCA`, `NCCL_NET=IB` and the like; what switches RDMA off names none."""
+    """Whether a setting names RDMA devices, such as `NCCL_IB_HCA` or `NCCL_NET=IB`; a setting that turns RDMA off does
+    not."""
     variable, value = str(row["variable"]), str(row["value"] or "")
     if variable == "NCCL_NET":
         return value.upper().startswith("IB")
@@ -155,9 +156,10 @@ def _switched_off(case: NcclLogs, settings: list[Row]) -> Iterator[Finding]:
 
 
 def _devices_unlike(case: NcclLogs, settings: list[Row]) -> Iterator[Finding]:
-    """On one host NCCL uses fewer RDMA devices than on all others, which are alike: it takes those with an active port.
+    """A host where NCCL uses fewer RDMA devices than on all others, which agree: NCCL uses only devices with an active
+    port.
 
-    Where a setting chooses the devices, they are what somebody wanted.
+    If a setting chooses the devices, the difference is intended.
     """
     chosen = {row["host"] for row in settings if row["variable"] in ("NCCL_IB_HCA", "NCCL_NET")}
     found: dict[str, set[str]] = defaultdict(set)
@@ -171,17 +173,17 @@ def _devices_unlike(case: NcclLogs, settings: list[Row]) -> Iterator[Finding]:
     host, lacking = next(iter(odd.items()))
     if lacking and found[host] < usual and host not in chosen:
         rows = [row for row in case.processes.values() if row["host"] == host]
-        text = f"NCCL on {host} skipped {', '.join(lacking)}, which the other hosts use: a device that is "
-        text += "missing or without an active port."
+        text = f"NCCL on {host} skipped {', '.join(lacking)}, which the other hosts use: the device is "
+        text += "missing or has no active port."
         shown = case.said(rows[:2], "devices")
         yield case.finding("network.rdma_devices", Severity.WARNING, rows, text, shown, unused=lacking)
 
 
 def _within_hosts(case: NcclLogs, edges: list[Row]) -> Iterator[Finding]:
-    """Connections within a host that leave it, and hosts that lack the P2P that others have."""
+    """Findings about same-host connections that use the network, and about hosts without the P2P that others have."""
     inside = [row for row in edges if row["source_host"] is not None and row["source_host"] == row["target_host"]]
     through_net = [row for row in inside if row["transport"] == "net" and row["source_pid"] != row["target_pid"]]
-    # PXN and rails may send through a network device of the own host.
+    # With PXN and rails, ranks may send through a network device of their own host.
     between_hosts = any(row["transport"] == "net" and row["source_host"] != row["target_host"] for row in edges)
     if through_net and not between_hosts:
         hosts = sorted({row["source_host"] for row in through_net})
@@ -228,7 +230,7 @@ def _evidence(rows: Iterable[Row]) -> list[Evidence]:
 
 
 def _without_gpudirect(case: NcclLogs, edges: list[Row]) -> Iterator[Finding]:
-    """RDMA that copies through host memory. Sockets always do."""
+    """Findings about RDMA that copies through host memory. Sockets always do."""
     rdma = [row for row in edges if row["transport"] == "net" and row["network"] != "Socket"]
     without = [row for row in rdma if row["gpudirect"] is False]
     if not without:

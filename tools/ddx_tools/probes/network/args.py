@@ -1,4 +1,4 @@
-"""What the network is asked about."""
+"""The arguments of `network`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_PEERS = 64
 _HOST = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_.])?|(?=[^:]*:)[0-9a-fA-F:.]{2,45}(?:%[\w.-]{1,15})?"
 )
-"""A name, an IPv4 or an IPv6 address. None begins with `-`, so that no program takes it for an option."""
+"""A name, an IPv4 or an IPv6 address. None begins with `-`, so no program can mistake it for an option."""
 _DEVICE = re.compile(r"[A-Za-z0-9_][\w.-]{0,30}")
 _MOST_PORT = 65535
 
@@ -24,32 +24,32 @@ class NetworkArgs(ProbeArgs):
 
     target: list[str] = Field(
         default_factory=list,
-        description="Captures of packets (pcap, pcapng) to read; nothing is sent then. Nothing: try the peers.",
+        description="Packet captures (pcap, pcapng) to read; then nothing is sent. Empty: test the peers.",
     )
     peer: list[str] = Field(
-        default_factory=list, description="Host to try; may be repeated. Default: the master of the job on this host."
+        default_factory=list, description="Host to test; may be repeated. Default: the master of the job on this host."
     )
     port: list[int] = Field(
         default_factory=list,
-        description="Port of theirs (MASTER_PORT); may be repeated. One as NCCL and Gloo get them from the kernel is "
-        "tried in any case.",
+        description="Port on the peers (MASTER_PORT); may be repeated. A high port, like those NCCL and Gloo get from "
+        "the kernel, is always tested.",
     )
     iperf3_port: int | None = Field(
-        None, ge=1, le=_MOST_PORT, description="Measure TCP. `iperf3 -s -p PORT` has to run on the peer."
+        None, ge=1, le=_MOST_PORT, description="Measure TCP. `iperf3 -s -p PORT` must run on the peer."
     )
     rdma_device: str | None = Field(
-        None, description="Measure RDMA of a device (mlx5_0). `ib_write_bw -d DEVICE` has to run on the peer."
+        None, description="Measure RDMA on a device (mlx5_0). `ib_write_bw -d DEVICE` must run on the peer."
     )
-    timeout_s: float = Field(default=3.0, ge=0.1, le=60, description="For a connection.")
+    timeout_s: float = Field(default=3.0, ge=0.1, le=60, description="Seconds to wait for a connection.")
 
     @field_validator("peer", "port", mode="before")
     @classmethod
     def listed(cls, value: object) -> object:
-        """Playbooks fill in words: `node-2`, or `node-2, node-3` where a finding names several."""
+        """Split a comma-separated value: playbooks fill in `node-2`, or `node-2, node-3` if a finding names several."""
         return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
     def check(self) -> None:
-        """Raises UsageError where something is no name, no address, no port or no device."""
+        """Check all names, addresses, ports and devices. Raises UsageError for an invalid one."""
         for peer in self.peer:
             if not is_host(peer):
                 raise UsageError(
@@ -58,20 +58,20 @@ class NetworkArgs(ProbeArgs):
                 )
         for port in self.port:
             if not 1 <= port <= _MOST_PORT:
-                raise UsageError(f"--port: {port} is no TCP port", f"A port is a number from 1 to {_MOST_PORT}.")
+                raise UsageError(f"--port: {port} is not a TCP port", f"A port is a number from 1 to {_MOST_PORT}.")
         if self.rdma_device is not None and not _DEVICE.fullmatch(self.rdma_device):
             raise UsageError(
-                f"--rdma-device: {shown(self.rdma_device, 80)!r} is no name of a device",
+                f"--rdma-device: {shown(self.rdma_device, 80)!r} is not a device name",
                 "`ls /sys/class/infiniband` lists them.",
             )
         if len(self.peer) > MOST_PEERS:
-            raise UsageError(f"{len(self.peer)} peers are more than the {MOST_PEERS} of one call", "Name fewer.")
+            raise UsageError(f"{len(self.peer)} peers exceed the limit of {MOST_PEERS} per call", "Name fewer.")
         if self.target and self.peer:
             raise UsageError(
-                "Either captures are read or peers are tried.", "Name the files alone, or --peer without them."
+                "One call either reads captures or tests peers.", "Name only the files, or --peer without files."
             )
 
 
 def is_host(name: str) -> bool:
-    """Whether programs may be given it as a host."""
+    """Return whether a name is safe to pass to programs as a host."""
     return bool(_HOST.fullmatch(name))

@@ -1,4 +1,4 @@
-"""Tries the peers from this host, one step after the other, each with a deadline."""
+"""Tests the peers from this host, one step after the other, each with a deadline."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _USUAL_RANGE = (32768, 60999)
 _PINGS = (100, 0.01)
 _FEW_PINGS = (15, 0.2)
-"""How many, seconds between them; few and slow where ping keeps quick ones to root (iputils before 2021)."""
+"""(count, seconds between pings); few and slow if ping reserves short intervals for root (iputils before 2021)."""
 _ENOUGH = 0.8
 _SIZE_PINGS = 3
-"""A size fails if all of so many are lost: a network that loses packets at random has an MTU, too."""
+"""A size fails only if all of these pings are lost: random loss is not an MTU limit."""
 _RAS_ADDRESS, _RAS_PORT, _RAS_S = "127.0.0.1", 28028, 15.0
 """NCCL_RAS_ADDR's default; NVIDIA/nccl v2.30.7, docs/userguide/source/troubleshooting/ras.rst."""
 _IPERF3_S, _PERFTEST_S = 3, 3
@@ -41,14 +41,14 @@ _GRACE_S = 12.0
 
 @dataclass(frozen=True)
 class Peer:
-    """A host to try, and the ports on which somebody should listen."""
+    """A host to test, and the ports on which a process should listen."""
 
     name: str
     ports: tuple[int, ...]
 
 
 def capture_network(host: Host, args: NetworkArgs) -> Raw:
-    """What came of trying the peers, or of reading the captures. Raises UsageError, and HostError of a bundle."""
+    """Test the peers, or read the captures. Raises UsageError, or HostError for a bundle without the answers."""
     args.check()
     asking = NetworkQueries(host)
     if args.target:
@@ -63,19 +63,19 @@ def capture_network(host: Host, args: NetworkArgs) -> Raw:
     if asking.not_recorded and not asking.raw.of(kinds.TRIED):
         raise asking.not_recorded
     asking.raw.searched.append(
-        f"the way from {host.name} to {', '.join(peer.name for peer in peers)}: from here only, not back"
+        f"the path from {host.name} to {', '.join(peer.name for peer in peers)}, in this direction only"
     )
     return asking.raw
 
 
 def _masters(asking: NetworkQueries, ports: list[int]) -> list[Peer]:
-    """The meeting points of the jobs on this host."""
+    """The masters of the jobs on this host, as peers."""
     snapshot = asking.host.processes().data
     masters = dict.fromkeys(job.master for job in jobs_in(snapshot) or () if job.master)
     peers = [Peer(name, (port, *ports)) for name, port in map(_split, masters) if is_host(name)]
     if not peers:
         raise UsageError(
-            "No peer is named, and no job on this host says where its master is.",
+            "No peer is named, and no job on this host names its master.",
             "Name one: ddx network --peer node-2 --port 29500",
         )
     return peers
@@ -96,7 +96,7 @@ def _try_peer(asking: NetworkQueries, peer: Peer, args: NetworkArgs) -> None:
     if route and route.local and peer.ports:
         asking.run(kinds.LISTENERS, ("ss", "-ltnp"), facts, timeout_s=5.0)
         asking.ask(kinds.PROCESSES, asking.host.processes)
-    if not (route and route.local):  # to an address of its own a host loses nothing, and cuts nothing
+    if not (route and route.local):  # packets to a host's own address are never lost or too long
         round_trip_ms = _pings(asking, address, facts)
         if round_trip_ms is not None and route:
             _path_mtu(asking, address, route.device, round_trip_ms, facts)
@@ -110,7 +110,7 @@ def _try_peer(asking: NetworkQueries, peer: Peer, args: NetworkArgs) -> None:
 
 
 def _addresses(asking: NetworkQueries, peer: Peer) -> list[str]:
-    """What the name means here, in the order in which programs try it."""
+    """The addresses that the name resolves to here, in the order programs try them."""
     try:
         return [str(ipaddress.ip_address(peer.name))]
     except ValueError:
@@ -120,7 +120,7 @@ def _addresses(asking: NetworkQueries, peer: Peer) -> list[str]:
 
 
 def _try_ports(asking: NetworkQueries, peer: Peer, addresses: list[str], timeout_s: float) -> str:
-    """Try all ports of one address after the other until one answers; that one, else the first."""
+    """Try the ports on each address in turn until one answers; return that address, else the first."""
     chosen = _port_of_the_kernel(asking)
     for address in addresses:
         answers = False
@@ -136,7 +136,8 @@ def _try_ports(asking: NetworkQueries, peer: Peer, addresses: list[str], timeout
 
 
 def _port_of_the_kernel(asking: NetworkQueries) -> int:
-    """A port such as NCCL and Gloo get from the kernel: in the middle of its range, where hardly anybody listens."""
+    """A port like those NCCL and Gloo get from the kernel: in the middle of its range, where processes seldom
+    listen."""
     found = asking.ask(kinds.PORT_RANGE, lambda: asking.host.read(_RANGE, max_bytes=64))
     words = found.data.split() if found else []
     low, high = map(int, words) if len(words) == 2 and all(word.isdigit() for word in words) else _USUAL_RANGE
@@ -149,7 +150,7 @@ def _route(asking: NetworkQueries, address: str, facts: Facts) -> Route | None:
 
 
 def _interface_mtu(asking: NetworkQueries, interface: str) -> int | None:
-    """In bytes; None if the host does not say it."""
+    """The interface's MTU in bytes; None if the host does not report it."""
     for item in asking.raw.of(kinds.INTERFACES):
         try:
             return next(int(one["mtu"]) for one in json.loads(item.data)["interfaces"] if one["name"] == interface)
@@ -162,7 +163,8 @@ def _interface_mtu(asking: NetworkQueries, interface: str) -> int | None:
 
 
 def _pings(asking: NetworkQueries, address: str, facts: Facts) -> float | None:
-    """Small ones, for loss; how long they take on average, in ms, or None if too few came back to tell sizes apart."""
+    """Send small pings to measure loss; return the mean round trip in ms, or None if too few returned to compare
+    sizes."""
     argv = ("ping", "-n", "-q", "-W", "1", "-s", str(LEAST_MTU_BYTES - IPV4_OVERHEAD_BYTES))
     for number, interval_s in (_PINGS, _FEW_PINGS):
         words = ("-c", str(number), "-i", str(interval_s), address)
@@ -174,7 +176,7 @@ def _pings(asking: NetworkQueries, address: str, facts: Facts) -> float | None:
 
 
 def _path_mtu(asking: NetworkQueries, address: str, interface: str, round_trip_ms: float, facts: Facts) -> None:
-    """Which size arrives in one piece: pings that may not be cut, bisected."""
+    """Find the largest size that arrives unfragmented, by bisection with pings that must not be fragmented."""
     interface_mtu = _interface_mtu(asking, interface)
     if interface_mtu is None:
         return
@@ -182,7 +184,7 @@ def _path_mtu(asking: NetworkQueries, address: str, interface: str, round_trip_m
     wait_s = f"{min(1.0, max(0.2, 10 * round_trip_ms / 1e3)):.1f}"
     search = Search(interface_mtu)
     while (size := search.next_size()) is not None:
-        # Not -q: then it keeps to itself who said that the packet is too long.
+        # Not -q: that hides which host said that the packet is too long.
         argv = ["ping", "-n", "-M", "do", "-c", str(_SIZE_PINGS), "-i", "0.2", "-W", wait_s]
         argv += ["-s", str(size - overhead), address]
         asked = {**facts, "size_bytes": size, "interface": interface, "interface_mtu": interface_mtu}
@@ -193,7 +195,7 @@ def _path_mtu(asking: NetworkQueries, address: str, interface: str, round_trip_m
         search.note(size, arrived=run.received > 0, told_mtu=run.mtu_told)
 
 
-# --- throughput, and NCCL's own word
+# --- throughput, and NCCL's RAS
 
 
 def _iperf3(asking: NetworkQueries, address: str, port: int, facts: Facts) -> None:
@@ -202,21 +204,21 @@ def _iperf3(asking: NetworkQueries, address: str, port: int, facts: Facts) -> No
 
 
 def _ask_ras(asking: NetworkQueries) -> None:
-    """What `ncclras -v` asks, in the one line that it sends, if a process of NCCL 2.24 or newer listens here."""
+    """Send the line that `ncclras -v` sends, if a process with NCCL 2.24 or newer listens here."""
     known = asking.try_port(kinds.RAS_PORT, _RAS_ADDRESS, _RAS_PORT, {}, timeout_s=1.0, listens=False)
     tried = read_tried(known.data) if known else None
     if tried is None or tried.outcome != "open":
-        asking.raw.searched.append("NCCL's RAS on localhost:28028: nobody listens")
+        asking.raw.searched.append("NCCL's RAS on localhost:28028: no process listens")
         return
     if asking.ask_line(RAS, _RAS_ADDRESS, _RAS_PORT, "verbose status", timeout_s=_RAS_S) is None:
         asking.raw.status = ProbeStatus.PARTIAL
-        asking.raw.problems.append(f"{_RAS_ADDRESS}:{_RAS_PORT} is open, and does not answer as NCCL's RAS does.")
+        asking.raw.problems.append(f"{_RAS_ADDRESS}:{_RAS_PORT} is open, but its answer is not that of NCCL's RAS.")
 
 
-# --- captures of packets, read by tshark. The packets stay where they are: what they carry is nobody's business
+# --- packet captures, read with tshark. The packets are not kept: their payload is private
 
 MOST_PACKETS = 200_000
-"""Of one capture: some 20 s of tshark."""
+"""How many packets of one capture are read: about 20 s of tshark."""
 _MOST_BYTES = 64 << 20
 _DEADLINE_S = 120.0
 _MAGIC = tuple(bytes.fromhex(words) for words in ("d4c3b2a1", "a1b2c3d4", "4d3cb2a1", "a1b23c4d", "0a0d0d0a"))
@@ -225,24 +227,24 @@ _WHY = "What the capture shows is unknown."
 
 
 def read_captures(asking: NetworkQueries, paths: Sequence[str]) -> None:
-    """The packets of TCP in each capture. Raises UsageError if there is none."""
+    """Read the TCP packets in each capture. Raises UsageError if there are no captures."""
     files = [file for path in paths for file in asking.host.files_below(path)]
     captures = [file for file in files if _is_capture(asking, file, named=file in paths)]
     if not captures and not asking.not_recorded:
         raise UsageError(
-            next(iter(asking.raw.problems), f"{', '.join(map(shown, paths))[:300]}: no capture of packets"),
-            "Name a pcap or pcapng file: tcpdump -i eth0 -s 128 -w capture.pcap host PEER; or try a peer: --peer HOST",
+            next(iter(asking.raw.problems), f"{', '.join(map(shown, paths))[:300]}: no packet capture"),
+            "Name a pcap or pcapng file: tcpdump -i eth0 -s 128 -w capture.pcap host PEER; or test a peer: --peer HOST",
         )
     columns = [word for field in FIELDS for word in ("-e", field)]
     for file in captures:
-        # -n: looking up names would send packets. A capture ends where -c says, whatever its size.
+        # -n: name look-ups would send packets. -c bounds the packets read, whatever the capture's size.
         argv = ["tshark", "-n", "-r", file, "-c", str(MOST_PACKETS), "-Y", "tcp", "-T", "fields"]
         argv += ["-E", "separator=/t", "-E", "occurrence=f", *columns]
         item = asking.run(kinds.PACKETS, argv, {"capture": file}, timeout_s=_DEADLINE_S, max_bytes=_MOST_BYTES)
         if item and item.facts["rc"]:
             last = item.data.decode("utf-8", "replace").strip().rsplit("\n", 1)[-1]
-            asking.raw.problems.append(f"{shown(file)}: tshark did not read it to its end ({shown(last, 200)}).")
-    asking.raw.searched.append(f"{len(captures)} captures of packets")
+            asking.raw.problems.append(f"{shown(file)}: tshark did not read all of it ({shown(last, 200)}).")
+    asking.raw.searched.append(f"{len(captures)} packet captures")
 
 
 def _is_capture(asking: NetworkQueries, path: str, *, named: bool) -> bool:

@@ -1,4 +1,4 @@
-"""Rows of `network_checks` as the analyses read them."""
+"""Reads rows of `network_checks` for the analyses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BASIS = "network"
 
 @dataclass(frozen=True)
 class NetworkCheck:
-    """One thing that was tried."""
+    """One check of the network, with its outcome."""
 
     host: str
     peer: str
@@ -29,12 +29,12 @@ class NetworkCheck:
 
     @property
     def peer_text(self) -> str:
-        """The peer as a reader knows it: `node-2 (10.0.0.2)`."""
+        """The peer as shown to a person: `node-2 (10.0.0.2)`."""
         return self.peer if self.address in (None, self.peer) else f"{self.peer} ({self.address})"
 
 
 def read_checks(store: Store) -> list[NetworkCheck]:
-    """All checks, in the order in which they were made."""
+    """Return all checks, in the order they were made."""
     names = ("host", "address", "port", "what", "outcome")
     return [
         NetworkCheck(
@@ -48,7 +48,7 @@ def read_checks(store: Store) -> list[NetworkCheck]:
 
 
 def finding(code: str, severity: Severity, checks: Iterable[NetworkCheck], summary: str, **attributes: Any) -> Finding:
-    """A finding that rests on some checks; attributes that are None are left out."""
+    """Build a finding with these checks as evidence; attributes that are None are left out."""
     checks = list(checks)
     return Finding(
         code=code,

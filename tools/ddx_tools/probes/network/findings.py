@@ -1,4 +1,4 @@
-"""All that was learned of the network, as findings."""
+"""Findings about the network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddx_tools.probes.network.reach import reach_findings
 
 
 def network_findings(store: Store) -> list[Finding]:
-    """Findings of `network_checks`, `network_flows` and, as far as it was asked, of NCCL's RAS."""
+    """Return the findings about `network_checks`, `network_flows` and, if it answered, NCCL's RAS."""
     checks = read_checks(store)
     return [
         *reach_findings(checks, _hosts(store) if checks else {}),
@@ -30,12 +30,12 @@ def network_findings(store: Store) -> list[Finding]:
 
 
 def _hosts(store: Store) -> dict[str, str]:
-    """The hosts that were looked at, by their names and addresses."""
+    """The captured hosts, by name and by address."""
     names = store.query("SELECT DISTINCT host FROM host_facts WHERE host IS NOT NULL")
     return {row["host"]: row["host"] for row in names} | owners_of_addresses(read_facts(store))
 
 
-# --- findings about captured connections: never answered, refused, full of what was sent again, or with a shut window
+# --- findings about captured connections: never answered, refused, with retransmissions, or with a zero window
 
 _LEAST_WITH_DATA = 100
 _LEAST_AGAIN = 3
@@ -46,7 +46,7 @@ Flow = dict[str, Any]
 
 
 def flow_findings(store: Store) -> list[Finding]:
-    """Findings of `network_flows`, of each kind those of the connections that it is worst for."""
+    """Return the findings about `network_flows`; each kind covers the worst connections."""
     flows = store.query("SELECT * FROM network_flows ORDER BY capture, source_line")
     return [*_never_made(flows), *_lossy(flows), *_shut(flows), *_reset(flows)]
 
@@ -61,12 +61,12 @@ def _never_made(flows: Sequence[Flow]) -> Iterator[Finding]:
         how, words = hows[flow["setup"]]
         address, _, port = flow["server"].rpartition(":")
         client = flow["client"].rpartition(":")[0]
-        times = f", which was sent {flow['syns']} times," if flow["syns"] > 1 else ""
+        times = f", sent {flow['syns']} times," if flow["syns"] > 1 else ""
         yield _finding(
             "startup.endpoint_unreachable",
             Severity.WARNING,
             [flow],
-            f"The request of {client} for a connection to {flow['server']}{times} {words}.",
+            f"The connection request from {client} to {flow['server']}{times} {words}.",
             address=address.strip("[]"),
             port=int(port),
             how=how,
@@ -75,7 +75,7 @@ def _never_made(flows: Sequence[Flow]) -> Iterator[Finding]:
 
 
 def _lossy(flows: Sequence[Flow]) -> Iterator[Finding]:
-    """Over all connections of a capture: a single one may be too short to count."""
+    """Retransmissions over all connections of a capture: a single connection may be too short to judge."""
     for of_capture in _by_capture(flows):
         lossy = [flow for flow in of_capture if _again(flow)]
         again, sent = sum(map(_again, lossy)), sum(flow["with_data"] for flow in of_capture)
@@ -88,8 +88,8 @@ def _lossy(flows: Sequence[Flow]) -> Iterator[Finding]:
             "network.packet_loss",
             Severity.WARNING if share >= LOSSY else Severity.NOTICE,
             lossy,
-            f"Of the captured packets with data {share:.2%} ({again} of {sent}) were sent again, most of them between "
-            f"{worst['client']} and {worst['server']} ({_again(worst)} of {worst['with_data']}).",
+            f"{share:.2%} of the captured packets with data ({again} of {sent}) were retransmitted, most of them "
+            f"between {worst['client']} and {worst['server']} ({_again(worst)} of {worst['with_data']}).",
             counters={"sent_again": again, "duplicate_acks": sum(flow["duplicate_acks"] for flow in of_capture)},
             rate=round(share, 6),
             how="capture",
@@ -97,14 +97,14 @@ def _lossy(flows: Sequence[Flow]) -> Iterator[Finding]:
 
 
 def _shut(flows: Sequence[Flow]) -> Iterator[Finding]:
-    """Ends that let their peer send nothing more: their program does not read."""
+    """Ends that stop their peer from sending, because their program does not read."""
     ends = [(flow, f"{side}_zero_windows", side) for flow in flows for side in ("client", "server")]
     shut = sorted((one for one in ends if one[0][one[1]]), key=lambda one: -one[0][one[1]])
     for flow, counter, side in shut[:_MOST_SHOWN]:
         other = "server" if side == "client" else "client"
         words = (
-            f"{flow[side]} told {flow[other]} {flow[counter]} times to stop sending (zero window): its program "
-            "does not read what arrives."
+            f"{flow[side]} told {flow[other]} {flow[counter]} times to stop sending (zero window): its program does "
+            "not read what arrives."
         )
         yield _finding(
             "network.unread_bytes", Severity.NOTICE, [flow], words, local=flow[side], peer=flow[other], window_shut=True
@@ -112,13 +112,13 @@ def _shut(flows: Sequence[Flow]) -> Iterator[Finding]:
 
 
 def _reset(flows: Sequence[Flow]) -> Iterator[Finding]:
-    """Connections that ended with a reset after they had been made. Processes that end do that, too."""
+    """Established connections that ended with a reset. Exiting processes cause resets too."""
     reset = [flow for flow in flows if flow["setup"] != "refused" and flow["client_resets"] + flow["server_resets"]]
     if reset:
         by = "client" if reset[0]["client_resets"] else "server"
         words = (
-            f"{len(reset)} captured connections ended with a reset, the first by {reset[0][by]}: a process that ends "
-            "with unread bytes does that, and so does a firewall that forgot the connection."
+            f"{len(reset)} captured connections ended with a reset, the first by {reset[0][by]}: a process that exits "
+            "with unread bytes causes that, and so does a firewall that lost the connection's state."
         )
         yield _finding("network.connection_failed", Severity.INFO, reset, words, how="reset", peer=reset[0][by])
 
@@ -141,16 +141,16 @@ def _finding(code: str, severity: Severity, flows: Sequence[Flow], summary: str,
     )
 
 
-# --- findings about the way to a peer: how large a packet may be, and how many are lost
+# --- findings about the path to a peer: the largest packet, and packet loss
 
 _LEAST_PINGS = 50
 _LOSSY = 0.01
 _SINGLE = 1
-"""One packet of a hundred may be lost by chance: a queue was full, an address was looked up."""
+"""One packet in a hundred may be lost by chance: a full queue, an address resolution."""
 
 
 def path_findings(checks: list[NetworkCheck]) -> Iterator[Finding]:
-    """All of them."""
+    """Yield the findings about packet loss and path MTU."""
     sizes: dict[tuple[str, str], list[NetworkCheck]] = defaultdict(list)
     for check in checks:
         if check.what == "ping":
@@ -180,9 +180,9 @@ def _lost(check: NetworkCheck) -> Iterator[Finding]:
 
 
 def _path_mtu(tried: list[NetworkCheck]) -> Iterator[Finding]:
-    """The largest size that arrived; a warning where a larger one vanishes, and nobody says so.
+    """The largest size that arrived; a warning if a larger one vanishes without an ICMP error.
 
-    Where the own host or a router says that a packet is too long, TCP hears it as well, and sends smaller ones.
+    If this host or a router says that a packet is too long, TCP receives that too and sends smaller ones.
     """
     arrived = [check for check in tried if check.facts["received"]]
     silent = [check for check in tried if check.outcome == "silent"]
@@ -203,8 +203,8 @@ def _path_mtu(tried: list[NetworkCheck]) -> Iterator[Finding]:
             "network.mtu_differs",
             Severity.WARNING,
             [smallest, *arrived[-1:], *lost],
-            f"From {first.host} to {first.peer_text} packets of {_sum(smallest)} vanish without an error, those of "
-            f"{largest} arrive; {first.facts['interface']} sends up to {first.facts['interface_mtu']}.",
+            f"From {first.host} to {first.peer_text}, packets of {_sum(smallest)} vanish without an error, and those "
+            f"of {largest} arrive; {first.facts['interface']} sends up to {first.facts['interface_mtu']}.",
             how="path",
             vanishes_bytes=vanishes,
             **attributes,
@@ -215,7 +215,7 @@ def _path_mtu(tried: list[NetworkCheck]) -> Iterator[Finding]:
             "network.path_mtu",
             Severity.INFO,
             [*arrived[-1:], *told],
-            f"From {first.host} to {first.peer_text} packets of up to {size} arrive in one piece, "
+            f"From {first.host} to {first.peer_text}, packets of up to {size} arrive in one piece, "
             f"{_who_told(told, first)}.",
             told_by=next(("hop" if one.outcome == "too_long_on_way" else "host" for one in told), None),
             **attributes,
@@ -224,9 +224,9 @@ def _path_mtu(tried: list[NetworkCheck]) -> Iterator[Finding]:
 
 def _who_told(told: list[NetworkCheck], first: NetworkCheck) -> str:
     if not told:
-        return f"as large as {first.facts['interface']} sends them"
+        return f"the largest that {first.facts['interface']} sends"
     hop = next((one.facts["hop"] for one in told if one.facts.get("hop")), None)
-    return f"and {hop or 'the host itself'} says that larger ones are too long, so that TCP heeds it"
+    return f"and {hop or 'the host itself'} says that larger ones are too long, so TCP sends smaller ones"
 
 
 def _size(check: NetworkCheck) -> int:
@@ -234,21 +234,22 @@ def _size(check: NetworkCheck) -> int:
 
 
 def _sum(check: NetworkCheck) -> str:
-    """The arithmetic that everybody gets wrong once: `1500 bytes (1472 of data + 28 of headers)`."""
+    """The size of a packet with its arithmetic, which is easy to get wrong: `1500 bytes (1472 of data + 28 of
+    headers)`."""
     size = _size(check)
     overhead = IPV6_OVERHEAD_BYTES if ":" in (check.address or "") else IPV4_OVERHEAD_BYTES
     return f"{size} bytes ({size - overhead} of data + {overhead} of headers)"
 
 
-# --- findings about throughput: what iperf3 and perftest measured between two hosts. Links differ: there is no
+# --- findings about throughput that iperf3 and perftest measured between two hosts. Links differ, so there is no
 # verdict
 
 LOSSY, FEW = 1e-3, 1e-4
-"""Shares of packets sent again: from the first a collective suffers; below the second a network is well."""
+"""Shares of retransmitted packets: at the first, collectives suffer; below the second, the network is healthy."""
 
 
 def speed_findings(checks: list[NetworkCheck]) -> Iterator[Finding]:
-    """What was measured, and what was sent again meanwhile."""
+    """Yield the measured throughput, and the retransmissions during the measurement."""
     for check in checks:
         if check.what in ("iperf3", "perftest") and check.outcome == "measured":
             yield _throughput(check)
@@ -260,8 +261,8 @@ def _throughput(check: NetworkCheck) -> Finding:
     facts = check.facts
     tool = {"iperf3": "TCP (iperf3)", "perftest": f"RDMA writes ({facts.get('device')}, ib_write_bw)"}[check.what]
     quiet = facts.get("quiet_intervals") or None
-    where = " (itself: this was over no network)" if facts.get("here") else ""
-    standstill = f"; in {quiet} of {facts['intervals']} seconds nothing was sent" if quiet else ""
+    where = " (itself: not over a network)" if facts.get("here") else ""
+    standstill = f"; in {quiet} of {facts['intervals']} seconds, nothing was sent" if quiet else ""
     return finding(
         "network.throughput",
         Severity.INFO,
@@ -277,15 +278,15 @@ def _throughput(check: NetworkCheck) -> Finding:
 
 def _sent_again(check: NetworkCheck) -> Iterator[Finding]:
     share = check.facts.get("share_sent_again")
-    if share is None or share < FEW or check.facts.get("here"):  # a host that sends to itself loses nothing on a wire
+    if share is None or share < FEW or check.facts.get("here"):  # a host loses no packets to itself
         return
-    # A wire that loses packets does so in every second; a host that was busy for a moment, in one.
+    # A lossy link loses packets in every second; a host that was briefly busy, in one.
     lossy = check.facts["usual_share_sent_again"] >= LOSSY
     yield finding(
         "network.packet_loss",
         Severity.WARNING if lossy else Severity.NOTICE,
         [check],
-        f"While iperf3 sent from {check.host} to {check.peer_text}, TCP sent {share:.2%} of its segments again.",
+        f"While iperf3 sent from {check.host} to {check.peer_text}, TCP retransmitted {share:.2%} of its segments.",
         counters={"sent_again": check.facts["sent_again"]},
         rate=round(share, 6),
         how="iperf3",
@@ -293,14 +294,14 @@ def _sent_again(check: NetworkCheck) -> Iterator[Finding]:
     )
 
 
-# --- what was tried, as a table that a person reads in ten seconds
+# --- the checks, as a table that a person reads in ten seconds
 
 _WORDS = {
     "all": "arrives",
     "some": "some arrive",
     "silent": "vanishes",
-    "too_long_here": "too long, says this host",
-    "too_long_on_way": "too long, says a router",
+    "too_long_here": "this host says: too long",
+    "too_long_on_way": "a router says: too long",
     "timed_out": "no answer",
     "no_route": "no route",
 }
@@ -312,7 +313,7 @@ ORDER BY setup IN ('refused', 'unanswered') DESC, sent_again DESC, zero_windows 
 
 
 def network_table(store: Store) -> list[dict[str, Any]]:
-    """Each check with its outcome; of captures each connection, the worst first."""
+    """Return the rows to show: each check with its outcome, or each captured connection, the worst first."""
     return [_row(check) for check in read_checks(store)] + store.query(_FLOWS)
 
 

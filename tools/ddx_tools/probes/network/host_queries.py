@@ -1,4 +1,4 @@
-"""Asking the host for one thing after the other: answers are kept, and what is missing is said once."""
+"""Asks the host one query after another: answers are kept, and each gap is reported once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.raw import Raw, RawItem
 
 Facts = Mapping[str, Any]
-"""What is known of an answer beside its bytes."""
+"""What is known about an answer, apart from its bytes."""
 
 _MOST_ANSWER_BYTES = 16 << 20
 
 
 class NetworkQueries:
-    """One capture."""
+    """The queries of one capture, and the raw material they fill."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -31,7 +31,7 @@ class NetworkQueries:
     def run(
         self, kind: str, argv: Sequence[str], facts: Facts, *, timeout_s: float, max_bytes: int = 4 << 20
     ) -> RawItem | None:
-        """Run a program; what it says on standard error stands behind its output. None if there is no answer."""
+        """Run a program and return its output, followed by its standard error; None if there is no answer."""
         program = argv[0]
         if program in self._absent:
             return None
@@ -51,7 +51,7 @@ class NetworkQueries:
         return self._keep(kind, said, reply, {**facts, "rc": reply.rc})
 
     def ask(self, kind: str, question: Callable[[], Reply], facts: Facts = MappingProxyType({})) -> RawItem | None:
-        """Ask anything else that may have no answer."""
+        """Ask any other question; return None if there is no answer."""
         try:
             reply = question()
         except NotRecorded as error:
@@ -64,12 +64,13 @@ class NetworkQueries:
     def try_port(
         self, kind: str, address: str, port: int, facts: Facts, *, timeout_s: float, listens: bool
     ) -> RawItem | None:
-        """Try a port on which somebody should listen, or not. See `ddx_tools.sources.hosts.tcp_exchange`."""
+        """Try to connect to a port; `listens` says whether a process should listen there. See
+        `ddx_tools.sources.hosts.tcp_exchange`."""
         call = HostCall("tcp", f"{address} {port}", {"timeout_s": timeout_s, "listens": listens})
         return self.ask(kind, lambda: self.host.answer(call).checked(), facts)
 
     def ask_line(self, kind: str, address: str, port: int, line: str, *, timeout_s: float) -> RawItem | None:
-        """What a server answers to a line of text."""
+        """Send a server one line of text and return its answer."""
         call = HostCall("tcp", f"{address} {port} {line}", {"timeout_s": timeout_s, "max_bytes": _MOST_ANSWER_BYTES})
         return self.ask(kind, lambda: self.host.answer(call).checked())
 
@@ -79,26 +80,26 @@ class NetworkQueries:
         return item
 
 
-# --- the programs that do the work, and how one gets those that are not there
+# --- the programs that do the work, and how to install missing ones
 
 
 @dataclass(frozen=True)
 class NetworkTool:
-    """A program of the system."""
+    """A system program, its packages, and what stays unknown without it."""
 
     debian: str
-    """Its package in Debian and Ubuntu,"""
+    """Its package in Debian and Ubuntu."""
     fedora: str
-    """and in Fedora and RHEL."""
+    """Its package in Fedora and RHEL."""
     without: str
-    """What stays unknown where it is not there."""
+    """What stays unknown if it is missing."""
 
 
 TOOLS = {
-    "getent": NetworkTool("libc-bin", "glibc-common", "Names cannot be looked up: name peers by their address."),
-    "ip": NetworkTool("iproute2", "iproute", "The interface that leads to the peer is not known."),
-    "ss": NetworkTool("iproute2", "iproute", "Who listens on a port of this host is not known."),
-    "ping": NetworkTool("iputils-ping", "iputils", "Neither the MTU of the path nor its loss was measured."),
+    "getent": NetworkTool("libc-bin", "glibc-common", "Names cannot be resolved: give peers by address."),
+    "ip": NetworkTool("iproute2", "iproute", "The interface to the peer is unknown."),
+    "ss": NetworkTool("iproute2", "iproute", "The processes that listen on this host's ports are unknown."),
+    "ping": NetworkTool("iputils-ping", "iputils", "Path MTU and packet loss were not measured."),
     "iperf3": NetworkTool("iperf3", "iperf3", "TCP throughput was not measured."),
     "ib_write_bw": NetworkTool("perftest", "perftest", "RDMA bandwidth was not measured."),
     "tshark": NetworkTool("tshark", "wireshark-cli", "The captures were not read."),
@@ -106,17 +107,17 @@ TOOLS = {
 
 
 def absent(program: str) -> NotFound:
-    """The error that says how to get it."""
+    """Return the error that says how to install a missing program."""
     tool = TOOLS[program]
     how = f"Debian, Ubuntu: apt-get install {tool.debian}; Fedora, RHEL: dnf install {tool.fedora}."
     return NotFound(f"{program} is not installed here. {how}", "")
 
 
-# --- the distributed jobs in a process table that came from a host or out of a bundle
+# --- the distributed jobs in a process table, from a host or a bundle
 
 
 def jobs_in(snapshot: bytes) -> list[Job] | None:
-    """The jobs; None if the table cannot be read, because somebody damaged the bundle."""
+    """Return the jobs in a process table; None if the table cannot be read (a damaged bundle)."""
     try:
         return find_jobs(json.loads(snapshot))
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError, DdxError):

@@ -1,4 +1,4 @@
-"""What pieces of raw material are: the words that `capture` and `parse` share."""
+"""The kinds of raw material that `capture` and `parse` share."""
 
 INTERFACES, PROCESSES, LISTENERS = "interfaces", "processes", "listeners"
 NAME, TRIED, ROUTE = "name", "tried", "route"
@@ -8,4 +8,4 @@ IPERF3, PERFTEST, PACKETS = "iperf3", "perftest", "packets"
 
 
 ANSWERS = frozenset({"open", "refused"})
-"""Outcomes with which a packet came back: the host is there, and nobody drops what is sent to this port."""
+"""Outcomes for which a packet came back: the host is up, and nothing drops packets to this port."""

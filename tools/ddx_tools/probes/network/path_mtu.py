@@ -1,4 +1,4 @@
-"""The largest packet that reaches a peer in one piece: which size to try next, given what came of the others."""
+"""Finds the largest packet that reaches a peer in one piece: the size to try next, given earlier outcomes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 IPV4_OVERHEAD_BYTES, IPV6_OVERHEAD_BYTES = 28, 48
 """Headers around the data of a ping: IPv4 20 (RFC 791) or IPv6 40 (RFC 8200), and ICMP 8 (RFC 792, RFC 4443)."""
 LEAST_MTU_BYTES = 84
-"""A small ping: 56 bytes of data."""
+"""The size of a small ping with 56 bytes of data."""
 ETHERNET_MTU_BYTES = 1500
 MOST_TRIED = 32
 
@@ -15,25 +15,25 @@ _USUAL_MTUS = (
     576, 1280, 1350, 1376, 1390, 1400, 1412, 1420, 1440, 1442, 1450, 1460, 1462, 1480, 1492, 1500,
     2044, 4092, 4200, 8500, 8896, 8950, 9000, 9100, 9216,
 )  # fmt: skip
-"""What interfaces, tunnels and clouds have: an answer is nearly always one of them (1450: VXLAN over 1500; 1420:
+"""Usual MTUs of interfaces, tunnels and clouds: the answer is nearly always one of them (1450: VXLAN over 1500; 1420:
 WireGuard; 1460, 8896: Google; 8500: AWS between regions; 2044, 4092: IP over InfiniBand)."""
 
 
 @dataclass
 class Search:
-    """A bisection over sizes of packets, in which a size either arrives or does not."""
+    """A bisection over packet sizes, each of which either arrives or does not."""
 
     interface_bytes: int
-    """The MTU of the interface that leads to the peer: where the search begins."""
+    """The MTU of the interface to the peer: where the search begins."""
     arrives: int = LEAST_MTU_BYTES
     fails: int | None = None
     """The smallest size that did not arrive."""
     tried: list[int] = field(default_factory=list)
     told: int | None = None
-    """What a host or a router said that the MTU is."""
+    """The MTU that a host or a router reported."""
 
     def next_size(self) -> int | None:
-        """The size of the packet to try next; None when it is known, or when that takes too long."""
+        """Return the packet size to try next; None if the answer is known or the search takes too long."""
         if not self.tried:
             return self.interface_bytes
         if self.fails is None or self.fails - self.arrives <= 1 or len(self.tried) >= MOST_TRIED:
@@ -41,7 +41,7 @@ class Search:
         if self.told is not None and self.arrives < self.told < self.fails:
             return self.told
         usual = [size for size in _USUAL_MTUS if self.arrives < size < self.fails]
-        # One byte more says at once that a size which was told, or is usual, is the answer.
+        # If one byte more fails, a reported or usual size is the answer at once.
         if self.arrives in (self.told, ETHERNET_MTU_BYTES) or (self.arrives in _USUAL_MTUS and not usual):
             return self.arrives + 1
         if self.arrives < ETHERNET_MTU_BYTES < self.fails:
@@ -49,7 +49,7 @@ class Search:
         return usual[len(usual) // 2] if usual else (self.arrives + self.fails) // 2
 
     def note(self, size: int, *, arrived: bool, told_mtu: int | None = None) -> None:
-        """What came of a size, and the MTU that a host or a router named, which is tried next."""
+        """Record whether a size arrived, and the MTU that a host or router reported, which is tried next."""
         self.tried.append(size)
         if arrived:
             self.arrives = max(self.arrives, size)

@@ -1,4 +1,4 @@
-"""Probe `network`: try the way to other hosts, or read captures of what went over it."""
+"""Probe `network`: test the path to other hosts, or read packet captures."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from ddx_tools.probes.network.args import NetworkArgs
 PROBE: Probe[NetworkArgs] = Probe(
     id="network",
     title="Network to other hosts",
-    description="Tries the way from here to other hosts: ports, MTU, loss, throughput. Says whether a port of the "
-    "master and one as NCCL and Gloo get them from the kernel are open or refused or dropped or without a route or a "
-    "name or mean this very host; the largest packet that arrives in one piece, to the byte; how many are lost; who "
-    "holds a port of this host. On request it measures with iperf3 and ib_write_bw. It asks NCCL's RAS here. It "
-    "sends packets to the hosts that are named, and to no other. Or it reads captures (pcap) through tshark: packets "
-    "sent again, zero windows, resets, connections that were never answered.",
+    description="Tests the path from here to other hosts: ports, MTU, loss, throughput. Says whether the master's "
+    "port, and a high port like those NCCL and Gloo get from the kernel, is open, refused, dropped or without a "
+    "route; whether the name resolves, or means this very host. Also reports the largest packet that arrives in one "
+    "piece, to the byte, the packet loss, and which process holds a port of this host. On request it measures with "
+    "iperf3 and ib_write_bw. It asks NCCL's RAS here. It sends packets only to the named hosts. Or it reads packet "
+    "captures (pcap) with tshark: retransmissions, zero windows, resets, connections that were never answered.",
     args=NetworkArgs,
     capture=Later("ddx_tools.probes.network.capture:capture_network"),
     parse=Later("ddx_tools.probes.network.rows:network_rows"),
@@ -26,7 +26,7 @@ PROBE: Probe[NetworkArgs] = Probe(
         "": "from here to the master of the job on this host",
         "--peer node-2 --port 29500": "one host: this port, a high port, MTU, loss",
         "--peer node-2 --peer node-3": "two hosts",
-        "--peer node-2 --iperf3-port 5201": "throughput as well; on node-2 runs: iperf3 -s",
-        "capture.pcap": "what `tcpdump -i eth0 -s 128 -w capture.pcap host node-2` kept",
+        "--peer node-2 --iperf3-port 5201": "throughput too; node-2 must run: iperf3 -s",
+        "capture.pcap": "a capture from `tcpdump -i eth0 -s 128 -w capture.pcap host node-2`",
     },
 )

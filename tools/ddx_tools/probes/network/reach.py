@@ -1,4 +1,4 @@
-"""Findings about ports: who answers, who does not and how, and who listens where the master wants to."""
+"""Findings about ports: which answer, which fail and how, and which process holds the master's port."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ddx_tools.probes.network.check import NetworkCheck, finding
 from ddx_tools.probes.network.kinds import ANSWERS
 
 _WORDS = {
-    "refused": "is refused: nobody listens there, or a firewall rejects it",
-    "timed_out": "gets no answer at all: a firewall drops it, or the host is not there",
+    "refused": "is refused: no process listens there, or a firewall rejects it",
+    "timed_out": "gets no answer: a firewall drops it, or the host is down",
     "no_route": "has no route there, or a firewall rejects it",
     "closed": "was closed at once",
     "failed": "failed",
@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def reach_findings(checks: list[NetworkCheck], hosts: Mapping[str, str]) -> Iterator[Finding]:
-    """All of them. `hosts`: by name and by address, the hosts that were looked at."""
+    """Yield the findings about names and ports. `hosts`: the captured hosts, by name and by address."""
     for name in (check for check in checks if check.what == "name"):
         yield from _name(name)
     for of_peer in _by_peer([check for check in checks if check.what == "tcp"]):
@@ -41,7 +41,7 @@ def _by_peer(checks: list[NetworkCheck]) -> list[list[NetworkCheck]]:
 
 
 def _best(checks: list[NetworkCheck]) -> str | None:
-    """Of several addresses of a name, the one that answers: programs try all of them, too."""
+    """The address that answers, if a name has several: programs try all of them too."""
     answers = gathered((check.address, check.outcome in ANSWERS) for check in checks)
     return max(answers, key=lambda address: sum(answers[address]))
 
@@ -66,8 +66,8 @@ def _name(check: NetworkCheck) -> Iterator[Finding]:
             "network.hostname_loopback",
             Severity.WARNING,
             [check],
-            f"On {check.host} the name {check.peer} means {address}, which is {check.host} itself: it will never "
-            "reach another host by that name.",
+            f"On {check.host}, the name {check.peer} means {address}, which is {check.host} itself: it can never reach "
+            "another host by that name.",
             name=check.peer,
             addresses=check.facts["addresses"],
             of="peer",
@@ -75,27 +75,27 @@ def _name(check: NetworkCheck) -> Iterator[Finding]:
 
 
 def _asked(check: NetworkCheck, alive: bool, listeners: list[NetworkCheck]) -> Iterator[Finding]:
-    """A port on which somebody should listen."""
+    """A finding about a port on which a process should listen."""
     if check.outcome == "open":
         yield _answers(check)
         return
     elsewhere = [one for one in listeners if one.port == check.port and one.facts["listens_on"] != check.address]
-    where = f" Somebody listens on {elsewhere[0].facts['listens_on']} only." if elsewhere else ""
+    where = f" A process listens on {elsewhere[0].facts['listens_on']} only." if elsewhere else ""
     yield _unreachable(check, alive, "store", where)
 
 
 def _by_the_kernel(check: NetworkCheck, alive: bool) -> Iterator[Finding]:
-    """A port on which nobody listens, as a rule: a refusal is the good answer, silence is not."""
+    """A finding about a port on which usually no process listens: a refusal is the good answer, silence is not."""
     if check.outcome in ANSWERS:
         yield _answers(check)
     else:
-        more = " NCCL and Gloo listen on such ports, which the kernel chooses."
+        more = " NCCL and Gloo listen on such kernel-chosen ports."
         yield _unreachable(check, alive, "peers", more)
 
 
 def _answers(check: NetworkCheck) -> Finding:
     took = check.facts.get("took_ms")
-    kind = "accepts a connection" if check.outcome == "open" else "answers (nobody listens, as is to be expected)"
+    kind = "accepts a connection" if check.outcome == "open" else "answers (no process listens, as expected)"
     return finding(
         "network.peer_answers",
         Severity.INFO,
@@ -117,7 +117,8 @@ def _unreachable(check: NetworkCheck, alive: bool, stage: str, more: str) -> Fin
         "startup.endpoint_unreachable",
         Severity.WARNING,
         [check],
-        f"From {check.host} a connection to port {check.port} of {check.peer_text} {_WORDS[how]}{reason}.{proof}{more}",
+        f"From {check.host}, the connection to port {check.port} of {check.peer_text} "
+        f"{_WORDS[how]}{reason}.{proof}{more}",
         address=check.peer,
         port=check.port,
         how=how,
@@ -129,10 +130,10 @@ def _unreachable(check: NetworkCheck, alive: bool, stage: str, more: str) -> Fin
 
 
 def _silent_hosts(tried: list[NetworkCheck], hosts: Mapping[str, str]) -> Iterator[Finding]:
-    """Hosts that were looked at and leave a port without an answer.
+    """Captured hosts that leave a port unanswered.
 
-    The way has to be good: it answers otherwise, or gets answers from the one that asked, or leaves several so. Else it
-    may be the way, or the asker's own firewall.
+    The path must work: the host answers otherwise, or gets answers from the asking host, or is silent to several.
+    Otherwise the path or the asking host's own firewall may be the cause.
     """
     ways = gathered(
         ((check.host, owner), check)
@@ -155,7 +156,7 @@ def _silent_hosts(tried: list[NetworkCheck], hosts: Mapping[str, str]) -> Iterat
             "network.host_silent",
             Severity.WARNING,
             silent,
-            f"{owner} does not answer {host} on port {listed}, and is there.",
+            f"{owner} does not answer {host} on port {listed}, although it is up.",
             address=silent[0].address,
             port=ports[0] if ports else None,
             to=[host],
@@ -168,7 +169,7 @@ def _answered(check: NetworkCheck) -> bool:
 
 
 def _held(listener: NetworkCheck) -> Iterator[Finding]:
-    """A port of this host in the hands of a process that is of no job; of a job's own it is as it should be."""
+    """A port of this host held by a process outside any job; a job's own process may hold it."""
     facts = listener.facts
     if facts.get("of_job") is not False:
         return
@@ -177,7 +178,7 @@ def _held(listener: NetworkCheck) -> Iterator[Finding]:
         Severity.WARNING,
         [listener],
         f"{facts['name']} (pid {facts['pid']}) listens on port {listener.port} of {listener.host}, and belongs to no "
-        "job that is known here: a job that wants this port cannot have it.",
+        "known job: a job that needs this port cannot bind it.",
         port=listener.port,
         pid=facts["pid"],
         process=facts["name"],

@@ -1,4 +1,4 @@
-"""Rows of the evidence store out of what the checks and tshark printed."""
+"""Turns the output of the checks and of tshark into rows of the evidence store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def network_rows(raw: Raw) -> Rows:
-    """Rows of `network_checks`, `network_flows` and `nccl_ras`."""
+    """Return the rows of `network_checks`, `network_flows` and `nccl_ras`."""
     checks = [row for item in raw.items if item.kind in _READERS for row in _READERS[item.kind](item)]
     checks += [row for item in raw.of(kinds.LISTENERS) for row in _listeners(item, raw)]
     flows = [_flow(flow, item) for item in raw.of(kinds.PACKETS) for flow in read_flows(item.data)]
@@ -88,7 +88,7 @@ def _iperf3(item: RawItem) -> Iterator[Row]:
         why = run.error if run and run.error else item.data.decode("utf-8", "replace").strip()[-200:]
         yield _check(item, "iperf3", "failed", f"iperf3: {why}", {"error": why})
         return
-    text = f"{run.gbit_per_s:.3g} Gbit/s, {run.sent_again} segments sent again"
+    text = f"{run.gbit_per_s:.3g} Gbit/s, {run.sent_again} segments retransmitted"
     shares = ("share_sent_again", "usual_share_sent_again")
     names = ("gbit_per_s", "sent_again", *shares, "quiet_intervals", "intervals", "error")
     facts = {name: getattr(run, name) for name in names} | {"here": item.facts.get("here", False)}
@@ -108,7 +108,7 @@ def _perftest(item: RawItem) -> Iterator[Row]:
 
 
 def _listeners(item: RawItem, raw: Raw) -> Iterator[Row]:
-    """Who listens on the ports of this host that were tried, and whether that is a process of a job."""
+    """The processes that listen on the tested ports of this host, and whether each belongs to a job."""
     of_jobs = _pids_of_jobs(raw)
     for one in read_listeners(item.data):
         if one.port in item.facts["ports"]:
@@ -118,7 +118,7 @@ def _listeners(item: RawItem, raw: Raw) -> Iterator[Row]:
 
 
 def _pids_of_jobs(raw: Raw) -> set[int] | None:
-    """Processes of distributed jobs here; None if the process table is not known."""
+    """The pids of distributed jobs here; None if the process table is unknown."""
     for item in raw.of(kinds.PROCESSES):
         jobs = jobs_in(item.data)
         if jobs is not None:

@@ -1,4 +1,4 @@
-"""Which files somebody wrote by hand. They are kept as they are, and not interpreted."""
+"""Captures files that a person wrote. They are kept verbatim and not interpreted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_QUOTED = 240
 
 
 def capture_notes(host: Host, target: Sequence[str]) -> Raw:
-    """Keep what a person wrote; what turns out to be a log or a program's output is left to other probes."""
+    """Keep the files that a person wrote; leave logs and program output to other probes."""
     raw = Raw(host.name)
     paths = [item for item in target if not item.isdigit()]
     taken = intake_of(host, paths)
@@ -29,7 +29,7 @@ def capture_notes(host: Host, target: Sequence[str]) -> Raw:
 
 
 def note_rows(raw: Raw) -> Rows:
-    """Rows of `notes`."""
+    """Return the rows of `notes`, one per note."""
     rows = []
     for item in raw.of("note"):
         lines = item.data.decode("utf-8", "replace").splitlines()
@@ -39,8 +39,8 @@ def note_rows(raw: Raw) -> Rows:
 
 
 def note_findings(store: Store) -> list[Finding]:
-    """That there are notes, with the first line of each."""
+    """Return a finding that notes exist, with the first line of each."""
     rows = store.query("SELECT quote, source, source_line FROM notes ORDER BY source")
     evidence = [Evidence(source=row["source"], line=row["source_line"], quote=row["quote"]) for row in rows]
-    summary = "Somebody wrote about the job; that is kept, and not interpreted."
+    summary = "There are notes about the job; they are kept verbatim and not interpreted."
     return [Finding(code="notes.brought", severity=Severity.INFO, summary=summary, evidence=evidence)] if rows else []

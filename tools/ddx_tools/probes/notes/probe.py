@@ -1,4 +1,4 @@
-"""Probe `notes`: keeps what somebody wrote about the job, and reads the programs and printed values beside its logs."""
+"""Probe `notes`: keeps notes about the job, and reads the programs and printed values beside its logs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ddx_tools.sources.raw import Raw, Rows
 
 
 class NotesArgs(ProbeArgs):
-    """The target: notes, issue texts, Markdown pages, or directories that hold some."""
+    """Arguments of `notes`. The target: notes, issue texts, Markdown pages, or directories of them."""
 
 
 def capture(host: Host, args: NotesArgs) -> Raw:
-    """Keep what a person wrote, and the short texts beside it."""
+    """Capture notes and the short texts beside them."""
     from ddx_tools.probes.notes.capture import capture_notes
     from ddx_tools.probes.notes.texts.capture import keep_texts
 
@@ -24,7 +24,7 @@ def capture(host: Host, args: NotesArgs) -> Raw:
 
 
 def parse(raw: Raw) -> Rows:
-    """Rows of `notes` and `text_facts`."""
+    """Return the rows of `notes` and `text_facts`."""
     from ddx_tools.probes.notes.capture import note_rows
     from ddx_tools.probes.notes.texts.capture import text_rows
 
@@ -32,7 +32,7 @@ def parse(raw: Raw) -> Rows:
 
 
 def analyse(store: Store) -> list[Finding]:
-    """That there are notes, and what the texts say."""
+    """Return the findings about notes and about the programs and values beside them."""
     from ddx_tools.probes.notes.capture import note_findings
     from ddx_tools.probes.notes.texts.findings import text_findings
 
@@ -43,8 +43,8 @@ PROBE = Probe(
     id="notes",
     title="Notes and programs",
     description=(
-        "Reads the programs and printed values that lie beside the logs, and keeps what somebody wrote about the job "
-        "(notes, an issue, `ddx why --note`) verbatim. Notes are not interpreted: `ddx facts` lists what counts."
+        "Reads the programs and printed values beside the logs, and keeps notes about the job "
+        "(files, an issue, `ddx why --note`) verbatim. Notes are not interpreted: `ddx facts` lists what counts."
     ),
     args=NotesArgs,
     capture=capture,
@@ -54,7 +54,7 @@ PROBE = Probe(
     table="SELECT 'note' AS what, quote, source, source_line FROM notes UNION ALL "
     "SELECT code, quote, source, source_line FROM text_facts WHERE code[1] <> '_' ORDER BY source, source_line",
     examples={
-        "train.py": "where ranks can part in a program",
+        "train.py": "places in a program where ranks can diverge",
         "incident/": "all programs and printed values beside the logs of an incident",
     },
 )

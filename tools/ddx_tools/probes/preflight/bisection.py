@@ -1,16 +1,15 @@
-"""Which host, or which pair of hosts, is bad? The fewest rounds of runs that tell it.
+"""Finds the bad host, or the bad pair of hosts, in few rounds of runs.
 
 A run is a collective over a group of hosts; it is bad if a bad host takes part, or both ends of a bad pair (two hosts
-that are well apart, and ill together). Runs of one round use different hosts, so that they run side by side.
+that work with others but not with each other). Runs of one round use different hosts, so they run side by side.
 
 1. All hosts together: is anything bad at all?
-2. Regrouping: hosts stand in a square; one round by rows, one by columns. A bad host is where bad rows and bad columns
+2. Regrouping: hosts form a square; one round by rows, one by columns. A bad host is where bad rows and bad columns
    cross. A bad pair spoils the one row or column that holds both ends, or none.
-3. Each host at a crossing runs with one known to be good; where that is bad, with another one, because the first may be
+3. Each host at a crossing runs with a host known to be good; if that is bad, with another one, because the first may be
    the other end of a bad pair.
-4. A bad pair is found by halves: of two halves without a bad one, the pair has an end in each, so that quarters are
-   tried crosswise.
-5. All but the culprits together: is that all?
+4. A bad pair is found by halving: if neither half is bad, the pair has an end in each, so quarters are tried crosswise.
+5. All but the culprits together: is anything else bad?
 """
 
 from __future__ import annotations
@@ -32,36 +31,36 @@ class BisectionRound:
 
 @dataclass
 class BisectionCulprits:
-    """What the rounds brought to light."""
+    """The bad hosts and bad pairs that the rounds found."""
 
     hosts: list[str] = field(default_factory=list)
     pairs: list[tuple[str, str]] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
-    """Something among these is bad, and no host is known to be good that could tell what."""
+    """Hosts among which something is bad, with no host known to be good to compare with."""
 
 
 Search = Generator[BisectionRound, Sequence[bool], BisectionCulprits]
-"""Yields rounds, is sent which groups of it were bad, and returns the culprits."""
+"""Yields rounds, is sent which groups of each were bad, and returns the culprits."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """At most so many rounds and runs, if up to three hosts or one pair are bad."""
+    """The largest number of rounds and runs, if up to three hosts or one pair are bad."""
 
     rounds: int
     runs: int
 
 
 def bounds(hosts: int) -> Bounds:
-    """For nine hosts or more; among fewer, three bad ones may leave none to compare with."""
+    """Return the bounds for nine or more hosts; among fewer, three bad hosts may leave none to compare with."""
     side, halvings = math.ceil(math.sqrt(hosts)), math.ceil(math.log2(max(hosts, 2)))
-    # All, rows, columns, two comparisons, the rest; or all, rows, columns, two rounds a halving, the rest.
+    # All, rows, columns, two comparisons, the rest; or all, rows, columns, two rounds per halving, the rest.
     crossings = 3 * 3 + 3
     return Bounds(max(6, 4 + 2 * halvings), 2 + 2 * side + max(crossings, 4 * halvings))
 
 
 def search(hosts: Sequence[str]) -> Search:
-    """Look for what is bad among these hosts (each once)."""
+    """Search for bad hosts and pairs among these distinct hosts."""
     found = BisectionCulprits()
     left = tuple(hosts)
     while len(left) > 1:
@@ -80,7 +79,7 @@ def search(hosts: Sequence[str]) -> Search:
 
 
 def _one_culprit_or_more(hosts: Group) -> Search:
-    """The hosts together are bad: why?"""
+    """Find the culprits among hosts that are bad together."""
     if len(hosts) == 2:
         return BisectionCulprits()
     side = math.ceil(math.sqrt(len(hosts)))
@@ -113,7 +112,7 @@ def _one_culprit_or_more(hosts: Group) -> Search:
 
 
 def _some_good(hosts: Group) -> Generator[BisectionRound, Sequence[bool], dict[str, None]]:
-    """Hosts that run well in a pair: two rounds of a tournament, three among three."""
+    """Hosts that work in a pair: found in two tournament rounds, or three among three hosts."""
     seats: list[str | None] = [*hosts] if len(hosts) % 2 == 0 else [*hosts, None]
     for _ in range(3):
         halves = zip(seats[: len(seats) // 2], reversed(seats[len(seats) // 2 :]), strict=True)
@@ -126,7 +125,7 @@ def _some_good(hosts: Group) -> Generator[BisectionRound, Sequence[bool], dict[s
 
 
 def _compare(suspects: Sequence[str], good: Sequence[str]) -> Search:
-    """Each suspect beside a good host, and once more beside another one."""
+    """Run each suspect with a good host, and again with another one."""
     found = BisectionCulprits()
     first_partner: dict[str, str] = {}
     for start in range(0, len(suspects), max(len(good), 1)) if good else ():
@@ -135,7 +134,7 @@ def _compare(suspects: Sequence[str], good: Sequence[str]) -> Search:
         first_partner |= {suspect: partner for (suspect, partner), bad in zip(pairs, results, strict=True) if bad}
     left = list(first_partner)
     if len(good) < 2:
-        # Nobody is there who could tell a bad host from a bad pair.
+        # No further host is left to distinguish a bad host from a bad pair.
         return found
     while left:
         again: list[tuple[str, str]] = []
@@ -155,7 +154,7 @@ def _compare(suspects: Sequence[str], good: Sequence[str]) -> Search:
 
 
 def _bad_pair(region: Group) -> Generator[BisectionRound, Sequence[bool], tuple[str, str] | None]:
-    """Both ends of a bad pair are in the region; None if the results contradict each other."""
+    """Find the bad pair whose ends are both in the region; None if the results contradict each other."""
     one, other = _halves(region)
     while len(one) + len(other) > 2:
         groups = tuple(half for half in (one, other) if len(half) > 1)
@@ -184,16 +183,16 @@ def _halves(group: Group) -> tuple[Group, Group]:
 
 
 def follow(hosts: Sequence[str], told: Sequence[Sequence[int]]) -> BisectionRound | BisectionCulprits:
-    """The round to run next, or the culprits, after rounds of which somebody told the bad groups (from 1).
+    """Return the round to run next, or the culprits, given the bad groups (numbered from 1) of the rounds so far.
 
-    Raises ValueError where a number is no group of that round, or more rounds were told than there were.
+    Raises ValueError if a number is not a group of its round, or if results of too many rounds are given.
     """
     searching = search(hosts)
     try:
         now = next(searching)
         for number, bad in enumerate(told, 1):
             if not all(1 <= group <= len(now.groups) for group in bad):
-                raise ValueError(f"round {number} has the groups 1 to {len(now.groups)}")
+                raise ValueError(f"round {number} has groups 1 to {len(now.groups)}")
             last, results = number, [group in bad for group in range(1, len(now.groups) + 1)]
             now = searching.send(results)
     except StopIteration as end:

@@ -1,4 +1,4 @@
-"""All that a preflight has to say, and whether it passed."""
+"""The findings of a preflight, and whether it passed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FROM preflight_ranks p LEFT JOIN preflight_runs r USING (run) GROUP BY p.run ORD
 
 
 def preflight_findings(store: Store) -> list[Finding]:
-    """What is wrong, first; then bandwidth; `preflight.passed` where nothing is."""
+    """Return what is wrong first, then bandwidth; `preflight.passed` if nothing is wrong."""
     judged = [
         *arrival_findings(store),
         *wrong_result_findings(store),
@@ -52,7 +52,7 @@ def _passed(run: dict[str, Any]) -> Finding:
         code="preflight.passed",
         severity=Severity.INFO,
         ranks=run["seen"],
-        summary=f"passed: {run['ranks']} ranks on {hosts} ({run['backend']}), {run['checked']} operations with right "
+        summary=f"passed: {run['ranks']} ranks on {hosts} ({run['backend']}), {run['checked']} operations with correct "
         f"results{', no rank slower than its peers' if run['compared'] else ''}",
         evidence=[Evidence(source=run["source"])],
         attributes={"checked": run["checked"], "world_size": run["world_size"], "backend": run["backend"]},
@@ -60,7 +60,7 @@ def _passed(run: dict[str, Any]) -> Finding:
 
 
 def _not_here(run: dict[str, Any]) -> Iterator[Finding]:
-    """Ranks of other hosts write on those hosts."""
+    """Ranks whose results are missing here: ranks write their results on their own hosts."""
     missing = sorted(set(range(run["world_size"] or 0)) - set(run["seen"]))
     if not missing or run["state"] == "expired":
         return
@@ -68,8 +68,8 @@ def _not_here(run: dict[str, Any]) -> Iterator[Finding]:
         code="records.rank_missing",
         severity=Severity.NOTICE,
         ranks=missing,
-        summary=f"results of {rank_list(missing)} are not here: name the directories of all hosts together, or "
-        "give all of them one on a shared file system (--directory)",
+        summary=f"results of {rank_list(missing)} are not here: name the directories of all hosts, or let all hosts "
+        "use one directory on a shared file system (--directory)",
         evidence=[Evidence(source=run["source"])],
         attributes={"ranks": missing, "recorded": run["ranks"]},
     )
@@ -86,7 +86,7 @@ def _shared_devices(store: Store) -> list[Finding]:
             severity=Severity.FAILURE,
             ranks=row["ranks"],
             hosts=[row["host"]] if row["host"] else [],
-            summary=f"{rank_list(row['ranks'])} use one GPU, {row['device_id']}",
+            summary=f"{rank_list(row['ranks'])} use the same GPU, {row['device_id']}",
             evidence=[Evidence(source=row["source"])],
             attributes={"devices": [row["device_id"]]},
         )
@@ -94,26 +94,27 @@ def _shared_devices(store: Store) -> list[Finding]:
     ]
 
 
-# --- results that are not what they have to be, and whose they are
+# --- wrong results, and which rank caused them
 
 _SHOWN = 5
 _ONE_RECEIVER = ("reduce", "gather")
-"""Where only the root can see a wrong result, being alone in it tells nothing."""
+"""Only the root can see a wrong result here, so a result that is wrong at one rank only does not blame that rank."""
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """One operation whose result was wrong at one member or several."""
+    """One operation whose result was wrong at one or more members."""
 
     operation: str
     members: frozenset[int]
-    """Who took part."""
+    """The ranks that took part."""
     seen_by: frozenset[int]
     origins: frozenset[int]
-    """From whom the wrong elements came, as far as all who saw them agree."""
+    """The ranks that the wrong elements came from, as far as all ranks that saw them agree."""
 
     def suspects(self) -> frozenset[int]:
-        """Whoever alone got it wrong; else whose data were wrong at all others; else all who got it wrong."""
+        """Return the only rank with a wrong result, else the rank whose data were wrong at all others, else all with
+        wrong results."""
         if self.operation in _ONE_RECEIVER:
             return self.seen_by | self.origins
         if len(self.seen_by) == 1:
@@ -124,7 +125,7 @@ class Wrong:
 
 
 def wrong_result_findings(store: Store) -> list[Finding]:
-    """`preflight.wrong_result`: one for each run, about the ranks that explain most of what was wrong."""
+    """Return one `preflight.wrong_result` per run, about the fewest ranks that explain the wrong results."""
     rows = store.query(
         "SELECT s.*, p.host, p.world_size FROM preflight_steps s LEFT JOIN preflight_ranks p USING (run, rank) "
         "WHERE s.wrong > 0 ORDER BY s.run, s.step, s.rank"
@@ -138,11 +139,11 @@ def _finding(rows: Sequence[dict[str, Any]]) -> Finding:
     seen_by = {row["rank"] for row in rows if row["rank"] is not None}
     whose = rank_list(suspects) if suspects else "some rank"
     if not seen_by:
-        words = "nccl-tests counted wrong elements, and does not say at which rank"
+        words = "nccl-tests counted wrong elements but does not say on which rank"
     elif suspects == seen_by and len(suspects) == (rows[0]["world_size"] or 0):
-        words = "results are wrong on all ranks alike, which does not show whose data were wrong"
+        words = "results are wrong on all ranks, so the source of the wrong data is unknown"
     elif suspects == seen_by:
-        words = f"{whose}: results are wrong there" + ("" if len(suspects) > 1 else ", and right at all others")
+        words = f"{whose}: results are wrong there" + ("" if len(suspects) > 1 else ", and correct on all others")
     else:
         words = f"{whose}: data from there are wrong on {rank_list(seen_by)}"
     first = rows[0]
@@ -166,13 +167,13 @@ def _finding(rows: Sequence[dict[str, Any]]) -> Finding:
 
 def _example(row: dict[str, Any]) -> str:
     of = f" of {row['elements']}" if row["elements"] else ""
-    values = f", element {row['wrong_index']} is {row['got']} for {row['expected']}" if row["got"] else ""
+    values = f", element {row['wrong_index']} is {row['got']} instead of {row['expected']}" if row["got"] else ""
     size = size_text(row["bytes"] or 0)
     return f"{row['operation']} of {size} {row['dtype'] or ''}: {row['wrong']}{of} elements wrong{values}"
 
 
 def _operations(rows: Sequence[dict[str, Any]]) -> list[Wrong]:
-    """Rows of one step and group belong together: every rank counts its steps alike."""
+    """Combine the rows of one step and group into one operation: every rank numbers its steps the same way."""
     together: dict[tuple[int, str, tuple[int, ...]], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         if row["rank"] is not None:
@@ -187,9 +188,9 @@ def _operations(rows: Sequence[dict[str, Any]]) -> list[Wrong]:
     return found
 
 
-# --- runs that did not come to their end: who never came to the step that the others are in, who raised
+# --- runs that did not complete: ranks that never entered the step the others are in, and ranks that raised
 
-# Of each rank, the last step that it began. All ranks count their steps alike.
+# The last step that each rank started. All ranks number their steps the same way.
 _LAST = """
 SELECT p.run, p.rank, p.host, p.world_size, p.local_world_size, p.finished, p.source, s.step, s.operation,
        s.state, s.group_name, s.bytes, s.dtype, s.source_line
@@ -199,7 +200,7 @@ ORDER BY p.run, p.rank"""
 
 
 def arrival_findings(store: Store) -> list[Finding]:
-    """`preflight.never_arrived`, `preflight.step_expired` and `preflight.step_failed`: one for each run."""
+    """Return one `preflight.never_arrived`, `preflight.step_expired` or `preflight.step_failed` per incomplete run."""
     last = store.query(_LAST)
     raised = store.query("SELECT * FROM preflight_steps WHERE state = 'failed' ORDER BY run, step, rank")
     found = [_failed_test(row) for row in raised if row["rank"] is None]
@@ -221,13 +222,13 @@ def _standstill(run: dict[str, Any], last: Sequence[dict[str, Any]]) -> Finding:
     named = culprits or (absent if never_arrived else set())
     quiet = f"for {run['quiet_s']:.0f} s" if run["quiet_s"] is not None else "for too long"
     if never_arrived:
-        words = f"{rank_list(named)} never came to {_step(came)}"
+        words = f"{rank_list(named)} never entered {_step(came)}"
         if came:
             words += f", where {rank_list({row['rank'] for row in came})} wait{'s' if len(came) == 1 else ''} {quiet}"
     elif came and all(row["finished"] for row in came):
-        words = f"all steps are done, but the processes did not end {quiet}"
+        words = f"all steps are done, but the processes did not exit {quiet}"
     else:
-        words = f"{_step(came)} does not end {quiet}" + ("" if absent else ", though all ranks began it")
+        words = f"{_step(came)} does not end {quiet}" + ("" if absent else ", although all ranks started it")
     if culprits and run["cause_title"]:
         words += f"; {rank_list(culprits)}: {run['cause_title']}"
     evidence = [Evidence(source=run["source"], quote=f"nothing moved {quiet}")]
@@ -252,7 +253,7 @@ def _standstill(run: dict[str, Any], last: Sequence[dict[str, Any]]) -> Finding:
 
 
 def _without_a_line(last: Sequence[dict[str, Any]]) -> set[int]:
-    """Where all ranks run on this host, those that wrote nothing did not even get torch imported."""
+    """Ranks that wrote nothing: if all ranks run on this host, these did not even finish importing torch."""
     alone = [row for row in last if row["world_size"] and row["world_size"] == row["local_world_size"]]
     return set(range(alone[0]["world_size"])) - {row["rank"] for row in last} if alone else set()
 
@@ -267,8 +268,8 @@ def _step(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _broken_off(run: dict[str, Any], last: Sequence[dict[str, Any]], raised: Sequence[dict[str, Any]]) -> Finding:
-    """The launcher ended, and not all ranks are done. When one ends, its peers lose their connections; who was first,
-    the diagnosis tells.
+    """The launcher ended before all ranks were done. When a rank ends, its peers lose their connections; the diagnosis
+    says which was first.
     """
     diagnosed = run["verdict"] == "diagnosed" and bool(run["culprits"])
     named = set(run["culprits"]) if diagnosed else {row["rank"] for row in raised}

@@ -1,4 +1,4 @@
-"""The job of a preflight: what starts it, in which environment, and how every process of it ends."""
+"""The job of a preflight: its launch command, its environment, and how all its processes are ended."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ddx_tools.payloads import SITE_DIRECTORY
 from ddx_tools.probes.preflight.args import PreflightArgs
 
 MARK = "DDX_PREFLIGHT"
-"""A variable that all processes of a job inherit: its value, the directory, tells whose they are."""
+"""A variable that all processes of a job inherit: its value, the job's directory, identifies them."""
 
 PAYLOAD = SITE_DIRECTORY.parent / "preflight_payload.py"
 _DIE_WITHIN_S = 20.0
 
 
 def command_of(args: PreflightArgs, directory: Path, *, sweep: bool) -> list[str]:
-    """The command that starts the ranks. Raises UsageError if there is nothing that could."""
+    """Return the command that starts the ranks. Raises UsageError if nothing here can start them."""
     plan = {
         "backend": args.backend,
         "budget_s": args.budget_s,
@@ -41,12 +41,12 @@ def command_of(args: PreflightArgs, directory: Path, *, sweep: bool) -> list[str
 
 
 def lifetime_s(args: PreflightArgs) -> float:
-    """After so long a rank ends even if nobody is there any more to end it."""
+    """Return the seconds after which a rank exits by itself, in case nothing is left to end it."""
     return args.start_deadline_s + 10 * args.step_deadline_s + 4 * args.budget_s
 
 
 def gpu_count() -> int:
-    """GPUs of this host that the NVIDIA driver shows."""
+    """Return how many GPUs the NVIDIA driver shows on this host."""
     gpus = Path("/proc/driver/nvidia/gpus")
     return len(list(gpus.iterdir())) if gpus.is_dir() else 0
 
@@ -56,8 +56,8 @@ def _launcher(args: PreflightArgs) -> list[str]:
         program = shutil.which(args.launcher[0])
         if program is None:
             raise UsageError(
-                f"{args.launcher[0]}: no such file and no such command",
-                "Name results, or the launcher behind two dashes: ddx preflight -- torchrun --nproc-per-node 8",
+                f"{args.launcher[0]}: no such file or command",
+                "Name results, or a launcher after two dashes: ddx preflight -- torchrun --nproc-per-node 8",
             )
         return [program, *args.launcher[1:]]
     nproc = args.nproc or gpu_count() or 2
@@ -68,7 +68,7 @@ def _launcher(args: PreflightArgs) -> list[str]:
     if torchrun := shutil.which("torchrun"):
         return [torchrun, *options]
     raise UsageError(
-        "there is no torch here to try",
+        "torch is not installed here",
         "Activate the environment of your job, or name its launcher: ddx preflight -- /path/to/torchrun "
         f"--nproc-per-node {nproc}",
     )
@@ -83,13 +83,13 @@ def _check_product(args: PreflightArgs, world_size: int) -> None:
     if sizes and not fits:
         factors = " x ".join(str(size) for size in sizes)
         raise UsageError(
-            f"--dims: {factors} does not make {world_size} ranks",
-            "The sizes multiply to the number of ranks; one of them may be -1, which takes what is left.",
+            f"--dims: {factors} does not multiply to {world_size} ranks",
+            "The sizes must multiply to the number of ranks; one of them may be -1, which takes the remainder.",
         )
 
 
 def environment_of(directory: Path, base: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the job: with rank agents, so that a hang can be looked into while it lasts."""
+    """Return the job's environment, with rank agents enabled so that a hang can be investigated while it lasts."""
     path = base.get("PYTHONPATH")
     inherited = {name: value for name, value in base.items() if name != "DDX_RANK_OWNER"}
     return {
@@ -104,7 +104,7 @@ def environment_of(directory: Path, base: Mapping[str, str]) -> dict[str, str]:
 
 
 def start(argv: list[str], directory: Path) -> subprocess.Popen[bytes]:
-    """Start the launcher in a session of its own: Ctrl-C reaches us, and we end it."""
+    """Start the launcher in its own session: Ctrl-C reaches only ddx, which then ends the job."""
     with (directory / "launcher.log").open("wb") as log:
         return subprocess.Popen(
             argv,
@@ -117,7 +117,7 @@ def start(argv: list[str], directory: Path) -> subprocess.Popen[bytes]:
 
 
 def end(directory: Path) -> list[int]:
-    """Kill all processes of the job on this host, also those that are stopped; the pids that do not die."""
+    """Kill all processes of the job on this host, including stopped ones; return the pids that do not die."""
     deadline = time.monotonic() + _DIE_WITHIN_S
     while True:
         left = _processes_of(directory)

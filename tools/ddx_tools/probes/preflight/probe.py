@@ -1,4 +1,4 @@
-"""Probe `preflight`: try out the process group before the job, or between two failures."""
+"""Probe `preflight`: test the process group before a job, or between two failures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ddx_tools.probes.preflight.args import PreflightArgs
 PROBE: Probe[PreflightArgs] = Probe(
     id="preflight",
     title="Preflight",
-    description="Tries out the process group before a job, or between two failures: starts ranks (nccl or gloo), "
-    "checks the result of every collective and point-to-point operation in several data types, measures latency and "
-    "bandwidth as nccl-tests define them against what the links should give, and names the rank that is wrong, slow or "
-    "never comes. Reads the output of nccl-tests (all_reduce_perf, …), too. It starts processes on this host that use "
+    description="Tests the process group before a job, or between two failures: starts ranks (nccl or gloo), checks "
+    "the result of every collective and point-to-point operation in several data types, measures latency and "
+    "bandwidth as nccl-tests define them against what the links should give, and names the rank that is wrong, slow "
+    "or missing. Also reads the output of nccl-tests (all_reduce_perf, …). It starts processes on this host that use "
     "its CPUs, GPUs and network for about half a minute, and ends all of them.",
     args=PreflightArgs,
     capture=Later("ddx_tools.probes.preflight.rows:capture_preflight"),
@@ -26,14 +26,14 @@ PROBE: Probe[PreflightArgs] = Probe(
     rest="--json, or ask the evidence store: SELECT * FROM preflight_steps",
     examples={
         "--nproc 4": "four ranks on this host",
-        "-- torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node1:29500": "two hosts: the "
-        "same on each of them",
-        "--nproc 8 --dims dp=2,tp=4 --pairs": "also each group of a mesh, and every pair of ranks",
-        "all_reduce.txt --svg curve.svg": "what nccl-tests printed, and its bandwidth curve as a picture",
+        "-- torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node1:29500": "on two "
+        "hosts: run it on each",
+        "--nproc 8 --dims dp=2,tp=4 --pairs": "also test each group of a mesh, and every pair of ranks",
+        "all_reduce.txt --svg curve.svg": "output of nccl-tests, with its bandwidth curve as a picture",
     },
     exports={
         "svg": Export(
-            help="The bandwidth curve as a picture (SVG).",
+            help="Write the bandwidth curve as a picture (SVG).",
             write=Later("ddx_tools.analysis.bandwidth.measured:write_curve"),
         )
     },

@@ -1,4 +1,4 @@
-"""Rows of a preflight out of what its ranks wrote and out of what nccl-tests printed."""
+"""Turns the files of preflight ranks and the output of nccl-tests into rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def preflight_rows(raw: Raw) -> Rows:
-    """Rows of `preflight_runs`, `preflight_ranks`, `preflight_steps` and `preflight_rounds`."""
+    """Return the rows of `preflight_runs`, `preflight_ranks`, `preflight_steps` and `preflight_rounds`."""
     parts = [_rank_rows(item) for item in raw.of(RANK_LINES)]
     parts += [_nccl_tests_rows(item) for item in raw.of(NCCL_TESTS)]
     parts.append({"preflight_runs": _run_rows(raw)})
@@ -38,7 +38,7 @@ def preflight_rows(raw: Raw) -> Rows:
 
 
 def run_of(path: str) -> str:
-    """The directory of a run is its identity."""
+    """Return the directory of a file, which identifies the run."""
     return str(PurePosixPath(path).parent)
 
 
@@ -68,7 +68,7 @@ def _run_row(item: RawItem, diagnosis: Row) -> Row:
 
 
 def _rank_rows(item: RawItem) -> Rows:
-    """The lines of one rank. One that was cut off when the rank died, or that somebody changed, is left out."""
+    """The rows of one rank's lines. Lines that were cut when the rank died, or that are damaged, are left out."""
     run = run_of(item.facts["path"])
     me: Row = {"run": run, "source": item.source, "finished": False}
     steps: dict[int, Row] = {}
@@ -153,7 +153,7 @@ def _ended(line: Row, kind: str) -> Row:
 
 
 def _complete(row: Row, me: Row) -> None:
-    """What follows from the rest: whose it is, how many took part, and its bandwidth by the time of this rank alone."""
+    """Fill in derived fields: the rank, the number of members, and the bandwidth from this rank's time."""
     row["rank"] = me["rank"]
     size = 2 if row["operation"] == "pair" else len(row["members"]) or me.get("world_size")
     row["group_size"] = size
@@ -174,7 +174,7 @@ def _nccl_tests_rows(item: RawItem) -> Rows:
 
 
 def _named(path: str) -> str:
-    """Older versions do not say what they run; the file often does."""
+    """The operation in a file's name: older nccl-tests do not print which operation they run."""
     name = PurePosixPath(path).name.lower()
     known = sorted(OPERATIONS, key=len, reverse=True)
     return next((OPERATIONS[program] for program in known if program in name), "unknown")
@@ -237,17 +237,17 @@ def _ranks(value: object) -> list[int]:
     return [rank for rank in listed if whole(rank, _MOST_RANK) is not None][:_MOST_RANK]
 
 
-# --- starts a preflight through the host, or takes results that are there already, and brings home what was written
+# --- starts a preflight through the host, or reads existing results, and collects what was written
 
 _RANK_FILE = re.compile(r"rank-\d{1,8}\.jsonl")
 _KINDS = {"preflight.json": OUTCOME, "diagnosis.json": DIAGNOSIS}
 _MOST_FILES = 20_000
 _MOST_BYTES = 64 << 20
-_WHY = "What it says about the ranks is unknown."
+_WHY = "Its results are unknown."
 
 
 def capture_preflight(host: Host, args: PreflightArgs) -> Raw:
-    """The files of a new run, or those of the target. Raises UsageError where the target holds none."""
+    """Capture the files of a new run, or those of the target. Raises UsageError if the target has none."""
     raw = Raw(host.name)
     paths = args.target
     if not paths:
@@ -263,7 +263,7 @@ def capture_preflight(host: Host, args: PreflightArgs) -> Raw:
         _take(host, raw, file, named=file in paths)
     if not raw.items:
         raise UsageError(
-            f"{', '.join(map(shown, paths))[:300]}: neither output of nccl-tests nor results of a preflight",
+            f"{', '.join(map(shown, paths))[:300]}: not output of nccl-tests and not results of a preflight",
             "Name such a file or directory, or start one: ddx preflight --nproc 4",
         )
     _say_what_was_printed(host, raw)
@@ -290,7 +290,7 @@ def _take(host: Host, raw: Raw, path: str, *, named: bool) -> None:
 
 
 def _say_what_was_printed(host: Host, raw: Raw) -> None:
-    """Where no rank wrote anything, the launcher's own words are all that tells why."""
+    """If no rank wrote anything, only the launcher's output can say why: report its last lines."""
     if raw.of(RANK_LINES) or not raw.of(OUTCOME):
         return
     log = f"{run_of(raw.of(OUTCOME)[0].facts['path'])}/launcher.log"
@@ -298,4 +298,4 @@ def _say_what_was_printed(host: Host, raw: Raw) -> None:
         lines = host.read(log, max_bytes=64 << 10, tail=True).data.decode("utf-8", "replace").strip().splitlines()
     except HostError:
         return
-    raw.problems.append(f"no rank got as far as its first line; {log} ends: {shown(' / '.join(lines[-5:]), 1000)}")
+    raw.problems.append(f"no rank wrote a result; {log} ends with: {shown(' / '.join(lines[-5:]), 1000)}")

@@ -1,4 +1,4 @@
-"""Runs a preflight on this machine: starts it, watches its deadlines, and asks why before it ends what hangs.
+"""Runs a preflight on this machine: starts it, watches its deadlines, and diagnoses a hang before ending it.
 
 The directory of a run (mode 0700) holds
 
@@ -6,8 +6,8 @@ preflight.json        what was started and how it ended, see `PreflightOutcome`
 rank-<rank>.jsonl     what each rank saw: see ddx_tools/payloads/preflight_payload.py
 launcher.log          what the launcher and the ranks printed
 ranks/                sockets of the rank agents
-nccl-tests.txt        what all_reduce_perf printed, where it is installed
-incident.tar.zst      of a run that failed or came to a standstill: the bundle; `diagnosis.json` is what it says
+nccl-tests.txt        what all_reduce_perf printed, if it is installed
+incident.tar.zst      the bundle of a run that failed or hung; `diagnosis.json` is its diagnosis
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ _NCCL_TESTS_S = 300.0
 
 @dataclass
 class PreflightOutcome:
-    """How a run ended."""
+    """How a preflight run ended, as `preflight.json` keeps it."""
 
     command: str
     state: Literal["ended", "failed", "expired"] = "ended"
-    """The launcher came to its end; it failed; nothing moved for a step's deadline."""
+    """The launcher ended; it failed; no rank made progress within a step's deadline."""
     exit_code: int | None = None
     wall_s: float = 0.0
     quiet_s: float | None = None
-    """For how long nothing had moved when the deadline was over."""
+    """How long no rank had made progress when the deadline expired."""
     bundle: str | None = None
     not_investigated: str | None = None
-    """Why the end could not be looked into."""
+    """Why the run's end could not be investigated."""
     not_ended: list[int] | None = None
-    """Pids that did not die."""
+    """The pids that could not be killed."""
 
 
 def run_preflight(args: PreflightArgs, ask_why: AskWhy) -> Path:
-    """Run one and return its directory. Raises UsageError if it cannot be started.
+    """Run a preflight and return its directory. Raises UsageError if it cannot be started.
 
-    `ask_why` investigates what hangs or failed, a pid or a directory, and keeps the bundle at a path.
+    `ask_why` diagnoses a hang or failure, given a pid or a directory, and keeps the bundle at a path.
 
-    Whatever happens (an error, Ctrl-C, SIGTERM), no process of it is left.
+    Whatever happens (an error, Ctrl-C, SIGTERM), no process of the run is left.
     """
     directory = _new_directory(args.directory)
     by_nccl_tests = _run_nccl_tests(args, directory)
@@ -98,18 +98,18 @@ def _new_directory(wanted: str | None) -> Path:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if (directory / "preflight.json").exists():
                 raise UsageError(
-                    f"{directory}: another preflight ended there",
-                    f"Look at it: ddx preflight {shlex.quote(str(directory))}. Or name a new directory.",
+                    f"{directory}: it holds the results of an earlier preflight",
+                    f"Read them: ddx preflight {shlex.quote(str(directory))}. Or name a new directory.",
                 )
-        # Hosts of one job may share it.
+        # The hosts of one job may share the directory.
         (directory / "ranks").mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{error.filename}: {error.strerror}", "Name another place: --directory DIR") from error
+        raise UsageError(f"{error.filename}: {error.strerror}", "Name another directory: --directory DIR") from error
     return directory
 
 
 def _watch(launcher: subprocess.Popen[bytes], args: PreflightArgs, directory: Path) -> float | None:
-    """Wait for the launcher's end: None. If no rank writes a line within the deadline: for how long none did."""
+    """Wait until the launcher ends (None), or until no rank writes within the deadline (for how long none did)."""
     written, in_steps, moved = -1, False, time.monotonic()
     while launcher.poll() is None:
         files = list(directory.glob("rank-*.jsonl"))
@@ -125,14 +125,15 @@ def _watch(launcher: subprocess.Popen[bytes], args: PreflightArgs, directory: Pa
 
 
 def _in_steps(files: Sequence[Path]) -> bool:
-    """Between the start, which imports torch, and the end, where interpreters and launcher take their time."""
+    """Whether ranks are running steps: after start-up, which imports torch, and before shutdown, which takes its own
+    time."""
     written = [file.read_bytes() for file in files]
     started = any(b'"compare_clocks"' in lines for lines in written)
     return started and not all(lines.endswith(b'"kind": "done"}\n') for lines in written)
 
 
 def _investigate(ask_why: AskWhy, target: str, directory: Path, outcome: PreflightOutcome) -> None:
-    """What any other job is asked: its launcher's pid while it hangs, what it left where it failed."""
+    """Diagnose the run like any other job: by its launcher's pid while it hangs, or by its files if it failed."""
     bundle = directory / "incident.tar.zst"
     try:
         diagnosis = ask_why(target, bundle)
@@ -144,7 +145,7 @@ def _investigate(ask_why: AskWhy, target: str, directory: Path, outcome: Preflig
 
 
 def _run_nccl_tests(args: PreflightArgs, directory: Path) -> bool:
-    """Where somebody installed nccl-tests, bandwidth is what they say: on the GPUs of this host."""
+    """Run nccl-tests on this host's GPUs, if installed, and take the bandwidth from it."""
     program, gpus = shutil.which(_NCCL_TESTS), job.gpu_count()
     nproc = args.nproc or gpus
     if program is None or args.launcher or args.backend == "gloo" or not 2 <= nproc <= gpus:

@@ -1,4 +1,4 @@
-"""Bandwidth against what the wiring should give, and pairs of ranks that are slower than the others."""
+"""Findings about bandwidth: measured against what the links should give, and pairs slower than the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Severity
 from ddx_tools.model.grouping import gathered
 
 _SLOW_PAIR = 1 / 3
-"""A pair exchanges beside all others, so that half of the usual bandwidth happens by chance."""
+"""As a share of the usual bandwidth. All pairs exchange at the same time, so half of it occurs by chance."""
 _FEWEST_PAIRS = 4
 
 
 def speed_findings(store: Store) -> list[Finding]:
-    """`preflight.bandwidth` and `preflight.below_expected_bandwidth` for each run, `preflight.slow_pair`."""
+    """Return `preflight.bandwidth` and `preflight.below_expected_bandwidth` per run, and `preflight.slow_pair`."""
     places = _places(store)
     world = [p for p in read_points(store) if not p.members and p.operation == "all_reduce" and p.busbw_gb_per_s]
     by_run = gathered((point.run, point) for point in world)
@@ -59,7 +59,7 @@ def _of_run(points: Sequence[BandwidthPoint], expected: Expectation) -> list[Fin
     told = Finding(
         code="preflight.bandwidth",
         severity=Severity.INFO,
-        summary=f"all_reduce over {best.ranks or 'some'} ranks: {peak}, {small.time_s * 1e6:.0f} µs at "
+        summary=f"all_reduce over {best.ranks or 'several'} ranks: {peak}, {small.time_s * 1e6:.0f} µs at "
         f"{size_text(small.size_bytes)}; {against}",
         evidence=[_evidence(best)],
         attributes=attributes,
@@ -69,7 +69,7 @@ def _of_run(points: Sequence[BandwidthPoint], expected: Expectation) -> list[Fin
 
 
 def _below(points: Sequence[BandwidthPoint], expected: Expectation) -> Finding | None:
-    """Only of messages that are large enough to fill the link."""
+    """A finding if bandwidth is below the expectation; only messages large enough to fill the link count."""
     large = [point for point in points if point.size_bytes >= links().saturated_bytes]
     best = fastest(large)
     if best is None or best.busbw_gb_per_s is None or expected.gb_per_s is None:
@@ -120,8 +120,8 @@ def _slow_pairs(store: Store) -> list[Finding]:
                 code="preflight.slow_pair",
                 severity=Severity.WARNING,
                 ranks=ranks,
-                summary=f"between ranks {words} data move at {float(str(slow[0]['busbw'])):.3g} GB/s, "
-                f"between others at {usual:.3g} (median of {len(pairs)} pairs)",
+                summary=f"bandwidth between ranks {words} is {float(str(slow[0]['busbw'])):.3g} GB/s, between others "
+                f"{usual:.3g} GB/s (median of {len(pairs)} pairs)",
                 evidence=[Evidence(source=str(slow[0]["source"]), line=int(str(slow[0]["line"])))],
                 attributes={"pairs": [list(pair) for pair in named], "usual_gb_per_s": usual, "common": sorted(shared)},
             )
@@ -129,7 +129,7 @@ def _slow_pairs(store: Store) -> list[Finding]:
     return found
 
 
-# --- what the wiring should give, by `knowledge/links.yaml` and the ports that ranks saw; often nothing can be said
+# --- expected bandwidth, from `knowledge/links.yaml` and the ports that ranks saw; often there is no expectation
 
 
 @dataclass(frozen=True)
@@ -137,25 +137,25 @@ class Links:
     """The contents of `knowledge/links.yaml`."""
 
     gpus: tuple[tuple[re.Pattern[str], str, float], ...]
-    """(name of a GPU, its link, GB/s in one direction)"""
+    """Per GPU type: name pattern, link name, GB/s in one direction."""
     saturated_bytes: int
     least_share: float
 
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a rank of the measurement was."""
+    """The place of a measured rank: its host, GPU and network ports."""
 
     host: str | None
     backend: str | None
     device_name: str | None
     nic_gb_per_s: tuple[float, ...] = ()
-    """Ports of RDMA devices on its host."""
+    """The rates of the RDMA ports on its host."""
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """The peak of the slowest kind of link on the way, or why there is none to compare with."""
+    """The peak of the slowest link on the path, or why there is no expectation."""
 
     gb_per_s: float | None
     why: str
@@ -163,14 +163,14 @@ class Expectation:
 
 @cache
 def links() -> Links:
-    """What ships with ddx."""
+    """Return the link table that ships with ddx."""
     known = shipped("links.yaml")
     gpus = tuple((re.compile(rf"(?:NVIDIA )?{g['name']}"), g["link"], float(g["gb_per_s"])) for g in known["gpus"])
     return Links(gpus, known["saturated_bytes"], known["least_share"])
 
 
 def expected_busbw(places: Sequence[RankPlace]) -> Expectation:
-    """The bus bandwidth that a large all_reduce over these ranks cannot exceed by much, and should come near."""
+    """Return the bus bandwidth that a large all_reduce over these ranks should come near and cannot exceed by much."""
     if not places or any(place.backend != "nccl" for place in places):
         return Expectation(None, "Gloo copies through host memory and sockets")
     names = {place.device_name for place in places}
@@ -179,7 +179,7 @@ def expected_busbw(places: Sequence[RankPlace]) -> Expectation:
     name = names.pop()
     found = next(((link, rate) for pattern, link, rate in links().gpus if pattern.fullmatch(name or "")), None)
     if found is None:
-        return Expectation(None, f"what links {name or 'these GPUs'} is not known")
+        return Expectation(None, f"the link of {name or 'these GPUs'} is unknown")
     hosts = {place.host for place in places}
     if len(hosts) == 1:
         return Expectation(found[1], f"{found[0]} of {name}, {found[1]:g} GB/s in one direction")
@@ -191,9 +191,9 @@ def _over_network(places: Sequence[RankPlace], inside_gb_per_s: float) -> Expect
     rates = []
     for ranks in by_host.values():
         ports = ranks[0].nic_gb_per_s
-        # A rank talks through ports near it: ports beyond one a rank may stand idle.
+        # A rank uses the ports near it, so ports in excess of one per rank may be idle.
         rates.append(sum(sorted(ports)[: len(ranks)]))
     slowest = min(rates)
     if not slowest:
-        return Expectation(None, "the rates of the network ports are not known")
-    return Expectation(min(slowest, inside_gb_per_s), f"network ports of a host, {slowest:g} GB/s together")
+        return Expectation(None, "the rates of the network ports are unknown")
+    return Expectation(min(slowest, inside_gb_per_s), f"all network ports of a host, {slowest:g} GB/s together")

@@ -1,7 +1,7 @@
-"""Who is slow before the collective: from equal work by rank, and from when each arrives.
+"""Finds ranks that are slow before a collective, from equal work on each rank and from arrival times.
 
-How long a rank is *inside* a collective says nothing of it: nobody leaves before the last one came, so whoever is
-slowest spends the least there, and the others' times are all alike.
+The time a rank spends *inside* a collective does not show whether it is slow: no rank leaves before the last one
+enters, so the slowest spends the least time there, and the others all spend about the same.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from ddx_tools.model.grouping import gathered
 
 _FEWEST_ROUNDS = 4
 _SLOWER = 1.25
-"""So many times the peers' median, and distributions that hardly overlap: see `_apart`."""
+"""How many times the peers' median counts as slow, if the distributions also hardly overlap: see `_apart`."""
 _MUCH_SLOWER = 1.5
 _NOT_ON_CPU = 0.7
 
 
 @dataclass(frozen=True)
 class StragglerRound:
-    """One round of one rank: the same work on all of them, then a meeting."""
+    """One round of one rank: the same work on all ranks, then a collective."""
 
     number: int
     compute_s: float
     cpu_s: float
     arrived_at_s: float
-    """On rank 0's clock."""
+    """When it arrived at the collective, on rank 0's clock."""
     clock_error_s: float
     waited_s: float
 
@@ -43,17 +43,17 @@ class Slow:
     compute_s: float
     peers_compute_s: float
     on_cpu: float
-    """Share of the time in which it had a CPU (CPU seconds / seconds)."""
+    """Share of the time in which the rank had a CPU (CPU seconds / seconds)."""
     peers_on_cpu: float
     last: int
-    """In so many rounds it arrived last, by more than the clocks may differ."""
+    """The number of rounds in which it arrived last, by more than the clock uncertainty."""
     rounds: int
     late_s: float
-    """Median of its arrival behind the median of the peers."""
+    """The median of its delay behind the peers' median arrival."""
 
 
 def slow_ranks(by_rank: dict[int, Sequence[StragglerRound]]) -> list[Slow]:
-    """The ranks that stand apart, slowest first; [] where there is nobody to compare with."""
+    """Return the ranks clearly slower than their peers, slowest first; [] if there are none to compare with."""
     rounds = {rank: of for rank, of in by_rank.items() if len(of) >= _FEWEST_ROUNDS}
     if len(rounds) < 2:
         return []
@@ -85,7 +85,7 @@ def slow_ranks(by_rank: dict[int, Sequence[StragglerRound]]) -> list[Slow]:
 
 
 def _apart(mine: Sequence[StragglerRound], peers: Sequence[StragglerRound]) -> bool:
-    """Three quarters of the rank's rounds take longer than three quarters of its peers'."""
+    """Whether three quarters of the rank's rounds take longer than three quarters of its peers'."""
     quarter = quantiles([r.compute_s for r in mine], n=4)[0]
     return quarter > quantiles([r.compute_s for r in peers], n=4)[2]
 
@@ -96,7 +96,7 @@ def _on_cpu(rounds: Sequence[StragglerRound]) -> float:
 
 
 def _last_arrivals(rounds: dict[int, Sequence[StragglerRound]]) -> Counter[int]:
-    """How often each rank came last, as far as the clocks can tell."""
+    """How often each rank arrived last, as far as the clocks can show it."""
     meetings = gathered(
         (one.number, (one.arrived_at_s, one.clock_error_s, rank)) for rank, of in rounds.items() for one in of
     )
@@ -115,7 +115,7 @@ def _lateness_s(mine: Sequence[StragglerRound], peers: Sequence[StragglerRound])
 
 
 def straggler_findings(store: Store) -> list[Finding]:
-    """`preflight.slow_rank`, one for each rank that needs longer for equal work."""
+    """Return one `preflight.slow_rank` for each rank that needs longer for equal work."""
     rows = store.query(
         "SELECT r.run, r.rank, r.round, r.compute_s, r.cpu_s, r.waited_s, p.device, p.host, p.source, "
         "r.arrived_at_s - coalesce(p.clock_offset_s, 0) AS arrived_at_s, coalesce(p.clock_error_s, 0) AS error_s "
@@ -140,13 +140,13 @@ def _finding(slow: Slow, device: str, host: str | None, source: str, waited_s: f
     ratio = slow.compute_s / slow.peers_compute_s
     on_cpu = device == "cpu" or None
     starved = bool(on_cpu and slow.on_cpu < _NOT_ON_CPU * slow.peers_on_cpu)
-    why = f"; it had a CPU for {slow.on_cpu:.0%} of that time, they for {slow.peers_on_cpu:.0%}" if starved else ""
+    why = f"; it had a CPU for {slow.on_cpu:.0%} of that time, its peers for {slow.peers_on_cpu:.0%}" if starved else ""
     return Finding(
         code="preflight.slow_rank",
         severity=Severity.FAILURE if ratio >= _MUCH_SLOWER else Severity.WARNING,
         ranks=[slow.rank],
         hosts=[host] if host else [],
-        summary=f"{rank_list([slow.rank])} needs {slow.compute_s * 1e3:.0f} ms for work that its peers do in "
+        summary=f"{rank_list([slow.rank])} needs {slow.compute_s * 1e3:.0f} ms for work that takes its peers "
         f"{slow.peers_compute_s * 1e3:.0f} ms ({ratio:.1f} times), and was last in {slow.last} of {slow.rounds} "
         f"rounds{why}",
         evidence=[Evidence(source=source, quote=f"equal work: {slow.compute_s * 1e3:.1f} ms (median)")],

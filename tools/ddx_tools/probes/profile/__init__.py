@@ -1,1 +1,1 @@
-"""Probe `profile`: where the time of a step goes, by rank."""
+"""Probe `profile`: where the time of a step goes, per rank."""

@@ -1,4 +1,4 @@
-"""What traces say of a job's steps: where their time goes, and who keeps the others waiting."""
+"""Findings about a job's steps in traces: where their time goes, and which rank keeps the others waiting."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from ddx_tools.probes.profile.samples import sample_findings
 
 _MAX_EVIDENCE = 6
 _WHOLE_STEP = 0.2
-"""Of the median of all steps: what is shorter was cut by the end of the trace."""
+"""As a share of the median step: a shorter step was cut by the end of the trace."""
 _CLEARLY = 0.02
-"""Of a step: by so much a rank is clearly last."""
+"""As a share of a step: a rank later than this is clearly last."""
 _OFTEN = 3
 _LAST_SHARE = 0.75
 _COSTS = 0.1
-"""Of the steps, so much has to be lost by waiting for one rank before it is worth telling,"""
+"""The least share of time lost by waiting for one rank that is worth reporting."""
 _COSTS_WHATEVER_CHANCE = 0.3
-"""and so much where so few steps were recorded that somebody is last in them by chance."""
+"""The same, if so few steps were recorded that some rank may be last by chance."""
 _CHANCE = 0.05
 _MUCH_INPUT = 0.3
 _MUCH = 0.15
 _MUCH_EXPOSED = 0.35
 _MUCH_IDLE = 0.4
 _CAN_HIDE = 0.5
-"""Of computing, so much can have communication beside it: reduction runs beside backward, two thirds of a step."""
+"""The share of computing that can overlap with communication: reduction runs beside backward, two thirds of a step."""
 _WORDS = {
     "compute": "computing",
     "data": "fetching data",
-    "wait": "after waits for the GPU",
-    "host": "between operations",
+    "wait": "idle after waits for the GPU",
+    "host": "idle between operations",
 }
 
 
 @dataclass(frozen=True)
 class ProfiledStep:
-    """A step of a rank; times in ns, `waiting_ns` of `exposed_ns` for late peers."""
+    """A step of a rank; times in ns. `waiting_ns` is the part of `exposed_ns` spent waiting for late peers."""
 
     rank: int | None
     step: int | None
@@ -55,7 +55,7 @@ class ProfiledStep:
 
 
 def steps_of(store: Store, compared: TraceComparison) -> list[ProfiledStep]:
-    """All whole steps: neither cut by the end of a trace nor empty."""
+    """Return all whole steps: neither cut by the end of a trace nor empty."""
     rows = store.query("SELECT * FROM trace_steps WHERE step_ns > 0 ORDER BY rank, start_ns")
     if not rows:
         return []
@@ -76,7 +76,7 @@ def steps_of(store: Store, compared: TraceComparison) -> list[ProfiledStep]:
 
 
 def profile_findings(store: Store) -> list[Finding]:
-    """All findings of the traces in a store."""
+    """Return all findings about the traces in a store, or about samples if there are no traces."""
     compared = store.derived(comparison)
     steps = steps_of(store, compared)
     if not steps:
@@ -89,7 +89,7 @@ def profile_findings(store: Store) -> list[Finding]:
 def _finding(
     code: str, severity: Severity, ranks: list[int], summary: str, of: list[ProfiledStep], **facts: Any
 ) -> Finding:
-    """What the traces of some steps show. A line of them says nothing by itself: what is told is counted over all."""
+    """A finding about the traces of some steps. It quotes no line, because its numbers are counted over all lines."""
     sources = list(dict.fromkeys(step.source for step in of))[:_MAX_EVIDENCE]
     return Finding(
         code=code,
@@ -138,22 +138,22 @@ def _parts(compared: TraceComparison, steps: list[ProfiledStep]) -> Finding:
 def _hidden_words(hidden: float, exposed: float) -> str:
     if hidden + exposed < 0.005:
         return "there is hardly any communication"
-    return f"{100 * hidden / (hidden + exposed):.0f} % of the communication overlaps with computing"
+    return f"{100 * hidden / (hidden + exposed):.0f} % of the communication overlaps with computation"
 
 
 def _input_wait(steps: list[ProfiledStep]) -> Iterator[Finding]:
-    """Of a rank in the middle: what one rank alone waits for its data is no matter of the whole job."""
+    """The input wait of the median rank: if only one rank waits for data, that does not describe the whole job."""
     by_rank = _by_rank(steps).values()
     shares = [(sum(step.parts["data"] for step in mine) / sum(step.ns for step in mine), mine) for mine in by_rank]
     shares.sort(key=lambda each: each[0])
     share, mine = shares[(len(shares) - 1) // 2]
     severity = Severity.NOTICE if share >= _MUCH_INPUT else Severity.INFO
-    said = f"Waiting for data takes {100 * share:.0f} % of the time of a step, as the profile shows."
+    said = f"Waiting for data takes {100 * share:.0f} % of a step, according to the profile."
     yield _finding("job.input_wait", severity, [], said, mine, share=round(share, 3))
 
 
 def _arrives_late(compared: TraceComparison, steps: list[ProfiledStep]) -> list[Finding]:
-    """The rank that is clearly last again and again, of the group that shows it best. Stages of pipelines are none."""
+    """The rank that is clearly and repeatedly last, in the group that shows it best. Pipeline stages do not count."""
     usual_ns = median(step.ns for step in steps)
     by_group = gathered((each.group, each) for each in compared.matched)
     found: dict[int, Finding] = {}
@@ -161,7 +161,7 @@ def _arrives_late(compared: TraceComparison, steps: list[ProfiledStep]) -> list[
         clear = [each for each in matched if each.late_ns >= _CLEARLY * usual_ns]
         rank, count = Counter(each.last for each in clear).most_common(1)[0] if clear else (-1, 0)
         mine = [each for each in clear if each.last == rank]
-        # Of several at once the waiting counts once.
+        # Waiting in several collectives at once counts once.
         lost_ns = union_ns([(each.start_ns[rank] - each.late_ns, each.start_ns[rank]) for each in mine])
         cost = lost_ns / max(1, sum(step.ns for step in steps if step.rank == rank))
         if count < _OFTEN or count < _LAST_SHARE * len(clear) or cost < _COSTS:
@@ -177,13 +177,14 @@ def _arrives_late(compared: TraceComparison, steps: list[ProfiledStep]) -> list[
 
 
 def _chance(times: int, of: int, ranks: int) -> float:
-    """How probable it is that some rank is last so many times if all are last alike. What a step begins, it goes on."""
+    """The probability that some rank is last this often if all are equally likely. Within a step, the same rank stays
+    last."""
     tail = sum(comb(of, n) * (1 / ranks) ** n * (1 - 1 / ranks) ** (of - n) for n in range(times, of + 1))
     return min(1.0, ranks * tail)
 
 
 def union_ns(intervals: list[tuple[int, int]]) -> int:
-    """How long at least one of some intervals lasts."""
+    """Return the length of the union of the intervals."""
     total, until = 0, None
     for start, end in sorted(intervals):
         begin = start if until is None else max(start, until)
@@ -199,8 +200,8 @@ def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float,
         "rank.arrives_late",
         Severity.WARNING,
         [rank],
-        f"{rank_list([rank]).capitalize()} comes last to {len(late_ns)} of the {clear} collectives{where} "
-        f"in which ranks wait, by {median(late_ns) / 1e6:.3g} ms (median); that costs {100 * cost:.0f} % of the time.",
+        f"{rank_list([rank]).capitalize()} is last to enter {len(late_ns)} of the {clear} collectives{where} in which "
+        f"ranks wait, by {median(late_ns) / 1e6:.3g} ms (median); that costs {100 * cost:.0f} % of the time.",
         mine,
         late_s=round(median(late_ns) / 1e9, 6),
         collectives=matched,
@@ -213,7 +214,7 @@ def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float,
 
 
 def _input_slow(steps: list[ProfiledStep], late: list[Finding]) -> Iterator[Finding]:
-    """Whether it is its data that make a late rank late."""
+    """Findings about late ranks that are late because they wait for data."""
     for finding in late:
         rank = finding.ranks[0]
         by_rank = _by_rank(steps)
@@ -225,8 +226,8 @@ def _input_slow(steps: list[ProfiledStep], late: list[Finding]) -> Iterator[Find
             "rank.input_slow",
             Severity.WARNING,
             [rank],
-            f"{rank_list([rank]).capitalize()} waits {1000 * mine_s:.3g} ms a step for its data, the "
-            f"others {1000 * others_s:.3g} ms (medians).",
+            f"{rank_list([rank]).capitalize()} waits {1000 * mine_s:.3g} ms per step for its data; the others wait "
+            f"{1000 * others_s:.3g} ms (medians).",
             by_rank[rank],
             input_s=round(mine_s, 6),
             others_s=round(others_s, 6),

@@ -1,8 +1,10 @@
-"""The same collective on all ranks: who came last, how long its peers waited, and how far their clocks are apart.
+"""Matches the same collective on all ranks: which rank entered last, how long its peers waited, and their clock
+offsets.
 
 All members leave an all_reduce, all_gather, reduce_scatter, all_to_all or barrier together, as soon as the last has
-come: so a rank that leaves them all 3 ms after its peers has a clock 3 ms ahead. On clocks so aligned the begins
-tell who was late, and what of a collective is waiting for it. A kernel of NCCL that waits looks as one that sends.
+entered: so a rank that always leaves 3 ms after its peers has a clock 3 ms ahead. With clocks aligned this way, the
+start times show which rank was late, and how much of a collective is waiting for it. An NCCL kernel that waits looks
+the same as one that sends.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ddx_tools.model.grouping import gathered
 _TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 _MOST_AHEAD = 20
 _MOST_COMPARED = 400_000
-"""Collectives that are compared, of all ranks together: the first of each."""
+"""How many collectives are compared, over all ranks: the first ones of each rank."""
 
 
 @dataclass(frozen=True)
@@ -32,54 +34,56 @@ class Matched:
     group: str
     step: int | None
     start_ns: dict[int, int]
-    """By rank."""
+    """The start times by rank."""
     end_ns: dict[int, int]
     exposed_ns: dict[int, int]
 
     @property
     def last(self) -> int:
-        """The rank that came last."""
+        """The rank that entered last."""
         return max(self.start_ns, key=lambda rank: self.start_ns[rank])
 
     @property
     def late_ns(self) -> int:
-        """By how much, after the next to last."""
+        """How much later the last rank entered than the next to last."""
         first, second = sorted(self.start_ns.values())[-1:-3:-1]
         return first - second
 
     def waiting_ns(self, rank: int) -> int:
-        """What of its exposed time a rank waits for the last to come: what hides a collective, hides its begin."""
+        """Return how much of its exposed time a rank waits for the last rank: overlap hides the beginning of a
+        collective first."""
         after_last = max(0, self.end_ns[rank] - self.start_ns[self.last])
         return max(0, self.exposed_ns[rank] - after_last)
 
     @property
     def transfer_ns(self) -> int:
-        """How long it took since the last came."""
+        """How long the collective took after the last rank entered."""
         return max(self.end_ns.values()) - self.start_ns[self.last]
 
 
 @dataclass
 class TraceComparison:
-    """What the traces of several ranks say together."""
+    """The matched collectives, clock offsets and waiting shares of several ranks' traces."""
 
     ranks: list[int] = field(default_factory=list)
     matched: list[Matched] = field(default_factory=list)
     clock_ns: dict[int, int] = field(default_factory=dict)
-    """How far the clock of a rank is ahead."""
+    """How far each rank's clock is ahead."""
     waiting: dict[tuple[int, int | None], float] = field(default_factory=dict)
-    """By rank and step: the share of the exposed time that is waiting."""
+    """The share of exposed time that is waiting, by rank and step."""
 
     ahead: dict[int, int] = field(default_factory=dict)
-    """By how many the steps of a rank count less than those of the first, where each trace counts for itself."""
+    """By how much a rank's step numbers lag behind the first rank's, if each trace counts its own steps."""
 
     def waiting_share(self, rank: int | None, step: int | None) -> float:
-        """The same of any step; of one that was not compared, what is usual for the rank."""
+        """Return the share of a step's exposed time that is waiting; the rank's usual share if the step was not
+        compared."""
         if rank is None:
             return 0.0
         return self.waiting.get((rank, self.shared_step(rank, step)), self._usual.get(rank, 0.0))
 
     def shared_step(self, rank: int, step: int | None) -> int | None:
-        """The number of a rank's step as the first rank counts."""
+        """Return a rank's step number in the first rank's numbering."""
         return None if step is None else step + self.ahead.get(rank, 0)
 
     @cached_property
@@ -103,7 +107,7 @@ def comparison(store: Store) -> TraceComparison:
     found.clock_ns = {rank: int(median(offsets)) for rank, offsets in late.items()}
     for each in complete:
         matched = _matched(each, found.clock_ns)
-        # What does not overlap is not the same collective: the same number of another group, or of another window.
+        # Calls that do not overlap are different collectives: the same number in another group, or in another window.
         if max(matched.start_ns.values()) <= min(matched.end_ns.values()):
             found.matched.append(matched)
     found.waiting = _waiting(found.matched)
@@ -111,7 +115,7 @@ def comparison(store: Store) -> TraceComparison:
 
 
 def _ahead(store: Store) -> dict[int, int]:
-    """Of traces that were cut at the optimizer's steps: which step of a rank ends when that of the first one does."""
+    """For traces cut at optimizer steps: the step of each rank that ends when the first rank's step does."""
     ends: dict[int, dict[int, int]] = defaultdict(dict)
     for row in store.query(
         "SELECT rank, step, end_ns FROM trace_steps JOIN trace_ranks USING (rank, source) "
@@ -129,7 +133,7 @@ def _ahead(store: Store) -> dict[int, int]:
 
 
 def _members(each: dict[int, dict[str, Any]], ranks: list[int]) -> int:
-    """How many traces have to hold it: without a group's size, all."""
+    """How many traces must hold the collective: without a group size, all."""
     sizes = {row["group_size"] for row in each.values() if row["group_size"]}
     return min(sizes) if sizes else len(ranks)
 

@@ -1,4 +1,4 @@
-"""Traces out of files, directories and archives, and the rows they become."""
+"""Reads traces from files, directories and archives, and turns them into rows."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _WHY = "where that rank spent its time is unknown"
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
-    """Add the traces and samples among some files and directories to `raw`."""
+    """Add the traces and samples among the given files and directories to `raw`."""
     take_files(host, raw, paths, {FileKind.TRACE: "json", kinds.TextKind.SAMPLES: "log"}, _MOST_BYTES, _WHY)
 
 
 def profile_rows(raw: Raw) -> Batches:
-    """Rows of all traces, one after the other, and of samples. What cannot be read becomes a line in `raw.problems`."""
+    """Yield the rows of all traces, one after the other, and of samples. Unreadable files become lines in
+    `raw.problems`."""
     for item in raw.of(kinds.TextKind.SAMPLES):
         with _opened(item) as stream:
             yield "stack_samples", sample_rows(stream, item.facts["rank"], item.source)
@@ -69,19 +70,19 @@ def _rows(trace: RankTrace, rank: int | None, source: str) -> Batches:
     )
 
 
-# --- where the time of a rank went: unions of intervals, never sums of them, since streams and threads overlap
-# All boundaries in the order of time cut it into segments in which nothing begins or ends. Of each is known what is
-# active, so that each ns counts once: as computing, else as exposed communication, else as a copy, else as
-# idle, for its cause. DuckDB sorts and adds, in parallel and beyond the memory; nothing here grows with the trace.
+# --- where a rank's time went: unions of intervals, never sums, because streams and threads overlap
+# All boundaries, sorted, cut the time into segments in which nothing begins or ends. What is active in each segment is
+# known, so each ns counts once: as computing, else as exposed communication, else as a copy, else as idle with its
+# cause. DuckDB sorts and adds, in parallel and beyond main memory; nothing here grows with the trace.
 
 PARTS = ("compute_ns", "exposed_ns", "copy_ns", "data_ns", "wait_ns", "host_ns")
-"""Each ns of a step counts in one of these."""
+"""Each ns of a step counts in exactly one of these."""
 
 
 def where_time_went(trace: RankTrace) -> tuple[list[dict[str, Any]], list[tuple[int, int | None]]]:
-    """The steps of a rank (columns of `trace_steps`), and for each of its collectives (exposed ns, step).
+    """Return the steps of a rank (columns of `trace_steps`), and (exposed ns, step) for each of its collectives.
 
-    A trace without steps is one step without a number.
+    A trace without steps counts as one step without a number.
     """
     import duckdb
 
@@ -119,8 +120,8 @@ def _load_collectives(db: Any, collectives: list[dict[str, Any]]) -> None:
     db.unregister("given")
 
 
-# What is active from each boundary (`t_ns`) to the next. On the CPU a thread computes while it is in an operator and in
-# none that only hands over. Without steps, one step is from the first boundary to the last.
+# What is active from each boundary (`t_ns`) to the next. On the CPU, a thread computes while it is in an operator and
+# in none that only hands work over. Without steps, one step runs from the first boundary to the last.
 _STATES = """
 CREATE TABLE marks AS
 WITH host_marks AS (
@@ -157,8 +158,8 @@ SELECT t_ns, lead(t_ns) OVER later - t_ns AS ns, coalesce(sum(compute) OVER late
 FROM ends, stepless WINDOW later AS (ORDER BY t_ns);
 """
 
-# To what each segment counts. A GPU that has nothing to do after the host waited for it was drained by that wait.
-# On the CPU fetching a batch is work of the same threads, and counts as that.
+# The part each segment counts as. A GPU with nothing to do after the host waited for it was drained by that wait. On
+# the CPU, the same threads fetch the batch, so that time counts as fetching data.
 _CAUSES = """
 CREATE TABLE parts AS
 WITH busy AS (
@@ -181,7 +182,7 @@ SELECT step, min(t_ns) AS start_ns, max(t_ns + ns) AS end_ns, sum(ns)::BIGINT AS
 FROM parts WHERE counts GROUP BY step ORDER BY step
 """
 
-# How much of each collective nothing hides: the exposed time up to its end less that up to its begin.
+# The exposed part of each collective: the exposed time up to its end minus the exposed time up to its start.
 _EXPOSED = """
 WITH exposed AS (
     SELECT t_ns, step, sum(CASE WHEN part = 'exposed' THEN ns ELSE 0 END) OVER (ORDER BY t_ns) -

@@ -1,4 +1,4 @@
-"""All ranks' steps and collectives as one trace for ui.perfetto.dev, on one clock."""
+"""Writes the steps and collectives of all ranks as one trace for ui.perfetto.dev, on one clock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ _NS = ("compute_ns", "exposed_ns", "copy_ns", "data_ns", "wait_ns", "host_ns")
 
 
 def trace_of(store: Store, _findings: Sequence[Finding]) -> Iterator[bytes]:
-    """The trace in pieces: a process for each rank, a track for its steps and one for each of its groups."""
+    """Yield the trace in pieces: a process per rank, with a track for its steps and one for each of its groups."""
     clock_ns = store.derived(comparison).clock_ns
     about = {"made_by": "ddx profile --perfetto"}
-    about["clock"] = f"ns taken off a rank's clock: { {rank: clock_ns[rank] for rank in sorted(clock_ns)[:64]} }"
+    about["clock"] = (
+        f"ns subtracted from each rank's clock: { {rank: clock_ns[rank] for rank in sorted(clock_ns)[:64]} }"
+    )
     return document(_events(store, clock_ns), about)
 
 

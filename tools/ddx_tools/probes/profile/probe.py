@@ -1,4 +1,4 @@
-"""Probe `profile`: where the time of a step goes, by rank, out of the profiler's traces."""
+"""Probe `profile`: where the time of a step goes, per rank, from profiler traces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddx_tools.sources.host import Host
 from ddx_tools.sources.raw import Raw
 
 _HOW_TO = (
-    "There is no trace to read. Of a live job: ddx profile --record PID. Or take one of some steps on every rank: "
+    "There is no trace to read. For a live job: ddx profile --record PID. Or trace a few steps on every rank: "
     "with torch.profiler.profile(schedule=torch.profiler.schedule(wait=5, warmup=2, active=3, repeat=1), "
     'on_trace_ready=lambda p: p.export_chrome_trace(f"trace_rank{torch.distributed.get_rank()}.json.gz")) as prof: … '
     "prof.step() after each step; then: ddx profile DIR"
@@ -23,22 +23,23 @@ class ProfileArgs(ProbeArgs):
     target: list[str] = Field(
         default_factory=list,
         description="Traces of torch.profiler (Kineto, .json or .json.gz), samples (py-spy record --format raw), "
-        "directories or archives of them; with --record a pid of the live job.",
+        "directories or archives of them; with --record, a pid of the live job.",
     )
     record: bool = Field(
         False,
-        description="Take a profile of a live job: samples of all ranks' stacks (py-spy pauses them 25 times a second) "
-        "and, of a job of `ddx run` or of --endpoint, a trace of torch's profiler. Not while it profiles itself.",
+        description="Profile a live job: sample all ranks' stacks (py-spy pauses them 25 times a second) and, for "
+        "jobs under `ddx run` or with --endpoint, take a torch profiler trace. Not while the job profiles itself.",
     )
-    seconds: float = Field(5.0, ge=1, le=60, description="How long that takes, each.")
+    seconds: float = Field(5.0, ge=1, le=60, description="Duration of the samples and of the trace, each.")
     endpoint: list[str] = Field(
         default_factory=list,
-        description="RANK=URL of a worker server of torch.distributed.debug, once for each rank, for --record.",
+        description="With --record: RANK=URL of a torch.distributed.debug worker server, once for each rank.",
     )
 
 
 def capture(host: Host, args: ProfileArgs) -> Raw:
-    """Find the traces among files and directories, which stay where they are until rows are made of them; or record."""
+    """Find the traces among files and directories, which are read later, when rows are made; with `record`, profile a
+    live job."""
     from ddx_tools.probes.profile.material import read_paths
 
     raw = Raw(host.name)
@@ -62,9 +63,9 @@ PROBE: Probe[ProfileArgs] = Probe(
     id="profile",
     title="Profiler traces",
     description="Why a training step is slow: where its time goes in torch.profiler (Kineto) traces of one or all "
-    "ranks, of any size, gz too, of GPU jobs (NCCL) and CPU jobs (Gloo): computing, exposed communication "
-    "and what of it is waiting for a late rank (straggler, on aligned clocks), overlap, copies, the data loader, idle "
-    "time of the GPU; collectives with their bandwidth, DDP's buckets, classes of kernels.",
+    "ranks. Takes any size, also gzipped, from GPU jobs (NCCL) and CPU jobs (Gloo). Shows computing, exposed "
+    "communication and how much of it is waiting for a late rank (straggler, on aligned clocks), overlap, copies, the "
+    "data loader, GPU idle time; collectives with their bandwidth, DDP's buckets, kernel classes.",
     args=ProfileArgs,
     capture=capture,
     parse=Later("ddx_tools.probes.profile.material:profile_rows"),
@@ -75,9 +76,9 @@ PROBE: Probe[ProfileArgs] = Probe(
     rest="every step and collective is in the trace that --perfetto writes",
     examples={
         "traces/": "a directory of trace_rank*.json or *.pt.trace.json.gz of all ranks",
-        "rank0.json.gz": "one rank: what waits and what sends cannot be distinguished then",
+        "rank0.json.gz": "one rank: waiting and sending cannot be distinguished",
         "--record 4242 --flame stacks.txt": "a live job, by the pid of its launcher or of any rank",
-        "traces/ --perfetto all.json.gz": "and the steps and collectives of all ranks on one clock",
+        "traces/ --perfetto all.json.gz": "also writes the steps and collectives of all ranks, on one clock",
     },
     kinds=("trace", "stack samples"),
     shell_only=frozenset({"record", "seconds", "endpoint"}),

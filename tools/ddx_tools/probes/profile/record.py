@@ -1,7 +1,7 @@
-"""Take a profile of a live job: torch's own profiler in ranks that `ddx run` started, and samples of all ranks' stacks.
+"""Profiles a live job: torch's own profiler in ranks that `ddx run` started, and samples of all ranks' stacks.
 
-Nobody has to have prepared the samples: py-spy reads the memory of the process, and pauses it for that some
-milliseconds 25 times a second.
+Samples need no preparation: py-spy reads the memory of the process and pauses it for a few milliseconds, 25 times a
+second.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AT_ONCE = 64
 
 
 def record_job(host: Host, raw: Raw, target: Sequence[str], seconds: float) -> None:
-    """Add traces and samples of the ranks of a job on this host, of so many seconds each."""
+    """Add traces and samples of a job's ranks on this host, each `seconds` long."""
     job = job_on(host, target)
     ranks = [member for member in job.live if member.pid and member.rank is not None]
     if job.run_dir:
@@ -40,7 +40,7 @@ def record_job(host: Host, raw: Raw, target: Sequence[str], seconds: float) -> N
 
 
 def record_endpoints(host: Host, raw: Raw, endpoints: Sequence[str], seconds: float) -> None:
-    """Add the traces that servers of torch.distributed.debug take of their ranks."""
+    """Add the traces that torch.distributed.debug servers take of their ranks."""
     asked = f"torch_profile?duration={seconds:g}"
     for rank, url, reply in ask_endpoints(host, endpoints, asked, seconds + _WRITING_S):
         if isinstance(reply, HostError):
@@ -50,7 +50,7 @@ def record_endpoints(host: Host, raw: Raw, endpoints: Sequence[str], seconds: fl
 
 
 def _traces(host: Host, raw: Raw, job: Job, ranks: Sequence[JobProcess], seconds: float) -> None:
-    """All agents are asked before the first of them ends: what ranks do together has to lie in all traces."""
+    """Take the traces of all ranks at the same time, so that each shared operation is in all of them."""
     begun: dict[int, str] = {}
     for member in ranks:
         rank, request = member.rank or 0, {"op": "profile", "seconds": seconds}

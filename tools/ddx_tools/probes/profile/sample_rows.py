@@ -1,4 +1,4 @@
-"""Rows of `stack_samples`."""
+"""Turns stack samples into rows of `stack_samples`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _MOST_STACKS, _MOST_STACK = 50_000, 8_000
 
 
 def sample_rows(lines: Iterable[bytes], rank: int | None, source: str) -> list[dict[str, Any]]:
-    """Rows of `stack_samples`, of the main thread."""
+    """Return the rows of `stack_samples` for the main thread."""
     rules, rows = frame_rules(), []
     for sample in parse_samples(lines):
         if not sample.is_main:
             continue
         activity = rules.activity(sample.frames, False, None)
-        if "dataloader" in rules.contexts(sample.frames, ()):  # also where it calls the program's own code
+        if "dataloader" in rules.contexts(sample.frames, ()):  # even if it calls the program's own code
             activity = Activity(WAITS_FOR_DATA)
         frame = next((frame for frame in sample.frames if frame.is_user), None)
         place = {"file": frame.file, "line": frame.line, "function": frame.function} if frame else {}

@@ -1,7 +1,6 @@
-"""What samples of stacks say of ranks: in which line of the program each spends its time, and who is waited for.
+"""Findings about stack samples: the program line where each rank spends its time, and the rank the others wait for.
 
-A rank that is slower than its peers is the one that does not wait for them: what they spend waiting, it spends at one
-place of its own.
+A rank slower than its peers does not wait for them: the time they spend waiting, it spends at a place of its own.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity, ran
 
 _FEWEST = 20
 _WAITS, _APART = 0.4, 0.3
-"""So much of their time ranks wait at least for one that is slow, and so much less it waits itself,"""
+"""The least share of time that ranks wait for a slow rank, and how much smaller that rank's own share must be."""
 _OWN = 0.15
-"""and so much more of its time than any other it spends at its place."""
+"""How much larger a share of its time the slow rank must spend at its place than any other rank."""
 _MUCH_INPUT = 0.3
 WAITS_FOR_DATA = "data_wait"
 """The activity of a sample in which a rank waits for its data loader."""
 _WAITS_FOR_GPU = frozenset({"device_sync"})
-"""In which its kernels wait for those of the peers."""
+"""Activities in which a rank's kernels wait for those of its peers."""
 _MOST_PLACES = 6
 
 
@@ -54,7 +53,7 @@ class Ranks:
 
 
 def sample_findings(store: Store, *, alone: bool) -> list[Finding]:
-    """Who is waited for and, where there are samples alone, whether all wait for their data."""
+    """Return the rank the others wait for and, if there are only samples, how much time goes into waiting for data."""
     ranks = Ranks(store)
     return [*_waited_for(ranks), *(_input_wait(ranks) if alone else ())]
 
@@ -82,7 +81,7 @@ def _waited_for(ranks: Ranks) -> list[Finding]:
             severity=Severity.WARNING,
             ranks=[rank],
             summary=f"{rank_list([rank]).capitalize()} waits for its peers in {100 * ranks.waiting[rank]:.0f} % of the "
-            f"samples, all others in {100 * others:.0f} % or more; in {100 * share:.0f} % it is at "
+            f"samples, all others in {100 * others:.0f} % or more; in {100 * share:.0f} % of its samples, it is at "
             f"{place[0].rsplit('/', 1)[-1]}:{place[1]} {row['function']}.",
             evidence=[_evidence(row)],
             locations=[Location(file=row["file"], line=row["line"], function=row["function"])],
@@ -98,7 +97,7 @@ def _waited_for(ranks: Ranks) -> list[Finding]:
 
 
 def _input_wait(ranks: Ranks) -> list[Finding]:
-    """Of a rank in the middle: what one rank alone waits for its data is no matter of the whole job."""
+    """The input wait of the median rank: if only one rank waits for data, that does not describe the whole job."""
     if not ranks.data:
         return []
     share = median_low(ranks.data.values())
@@ -107,7 +106,7 @@ def _input_wait(ranks: Ranks) -> list[Finding]:
         Finding(
             code="job.input_wait",
             severity=Severity.NOTICE if share >= _MUCH_INPUT else Severity.INFO,
-            summary=f"Waiting for data takes {100 * share:.0f} % of the time, as samples of the stacks show.",
+            summary=f"Waiting for data takes {100 * share:.0f} % of the time, according to stack samples.",
             evidence=[_evidence(row) for row in rows[:1]],
             attributes={"share": round(share, 3), "basis": "samples"},
         )
@@ -121,7 +120,7 @@ def _evidence(row: dict[str, Any]) -> Evidence:
 
 
 def sample_table(store: Store) -> list[dict[str, Any]]:
-    """By rank the lines in which most of its samples lie."""
+    """Return the rows to show: for each rank, the lines with most of its samples."""
     ranks, by_place = Ranks(store), Counter[tuple[int, str]]()
     for row in ranks.rows:
         place = f"{row['file'].rsplit('/', 1)[-1]}:{row['line']} {row['function']} " if row["file"] else ""
@@ -136,6 +135,6 @@ def sample_table(store: Store) -> list[dict[str, Any]]:
 
 
 def collapsed(store: Store, _findings: object) -> Iterator[bytes]:
-    """The main threads of all ranks as collapsed stacks, `rank 0;frame;frame COUNT`, outermost first."""
+    """Yield the main threads of all ranks as collapsed stacks, `rank 0;frame;frame COUNT`, outermost first."""
     for row in store.query("SELECT rank, stack, samples FROM stack_samples ORDER BY rank, source_line"):
         yield f"rank {row['rank']};{row['stack']} {row['samples']}\n".encode()

@@ -1,4 +1,4 @@
-"""The table of `profile`: a line for each rank, each kind of collective, each class of kernels."""
+"""The table of `profile`: a line for each rank, kind of collective, and kernel class."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _MOST_BUCKETS = 12
 
 
 def rows_for_person(store: Store) -> list[dict[str, Any]]:
-    """Where the time goes: what, how often in a step, ms in a step (of a collective: each), share, and in detail."""
+    """Return the rows to show: what takes the time, how often per step, ms per step (for a collective: per call),
+    share, details."""
     compared = store.derived(comparison)
     steps = steps_of(store, compared)
     ranks = [_rank_row(rank, list(mine), compared) for rank, mine in groupby(steps, key=lambda step: step.rank)]
@@ -60,7 +61,7 @@ def _collective_rows(store: Store, compared: TraceComparison, steps: list[Profil
     found = []
     for row in rows:
         same = matched.get((row["op"], row["size_bytes"], row["group"]), [])
-        # Of one that was compared only the time since the last rank came is sending.
+        # For a compared collective, only the time after the last rank entered is sending.
         ns = median(each.transfer_ns for each in same) if same else row["ns"]
         members = row["members"] or (len(compared.ranks) if same else None)
         detail = [row["group"]] if row["group"] else []
@@ -69,7 +70,7 @@ def _collective_rows(store: Store, compared: TraceComparison, steps: list[Profil
             speed = row["size_bytes"] / ns
             detail.append(f"{speed:.3g} GB/s")
             detail += [f"bus {speed * bus_factor(row['op'], members):.3g} GB/s"] if members else []
-        detail += ["since the last rank came"] if same else ["with waiting for late ranks"]
+        detail += ["since the last rank entered"] if same else ["includes waiting for late ranks"]
         size = f" of {size_text(row['size_bytes'])}" if row["size_bytes"] is not None else ""
         share = row["all_ns"] / total if total else None
         found.append(_row(f"{row['op']}{size}", row["count"] / max(1, len(steps)), ns / 1e6, share, ", ".join(detail)))
@@ -77,7 +78,7 @@ def _collective_rows(store: Store, compared: TraceComparison, steps: list[Profil
 
 
 def _bucket_rows(store: Store) -> list[dict[str, Any]]:
-    """The all_reduces of one step in their order: the buckets of DDP."""
+    """The all_reduces of one step in order: DDP's buckets."""
     rows = store.query(
         "WITH one AS (SELECT rank, max(step) AS step FROM trace_collectives WHERE rank = "
         "(SELECT min(rank) FROM trace_collectives) GROUP BY rank) "
@@ -92,7 +93,7 @@ def _bucket_rows(store: Store) -> list[dict[str, Any]]:
     ]
     tail = rows[-1]["exposed_ns"] / max(1, rows[-1]["ns"])
     shown = ", ".join(sizes[:_MOST_BUCKETS]) + (", …" if len(sizes) > _MOST_BUCKETS else "")
-    detail = f"in order: {shown}; {100 * tail:.0f} % of the last is not hidden"
+    detail = f"in order: {shown}; {100 * tail:.0f} % of the last is exposed"
     return [_row("all_reduces of a step", len(rows), sum(row["ns"] for row in rows) / 1e6, None, detail)]
 
 

@@ -1,1 +1,1 @@
-"""Which hosts are meant, and what reaches them."""
+"""Selects the hosts of a job and the way to reach them."""

@@ -1,4 +1,4 @@
-"""Which hosts are meant, and what reaches them: node sets, hostfiles, a Slurm job, pods."""
+"""Selects the hosts of a job and the way to reach them: node sets, hostfiles, a Slurm job, pods."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ MOST_HOSTS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 _ASK_S = 20.0
 _NO_INPUT = "--input=none"
-"""To srun: many of them at a time shall not read what is typed here."""
+"""Keeps the many concurrent srun processes from reading this terminal's input."""
 _MPI_HOSTFILE = Path("/etc/mpi/hostfile")
-"""Where the operator of MPIJobs puts it (kubeflow/mpi-operator, v2)."""
-_EXAMPLE = "For example: node[001-128], a,b,c, @group, or a file with a host a line."
+"""The hostfile of the MPIJob operator (kubeflow/mpi-operator, v2)."""
+_EXAMPLE = "For example: node[001-128], a,b,c, @group, or a file with one host per line."
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Hosts, and how a program is started there."""
+    """Hosts, and how to start a program there."""
 
     hosts: tuple[str, ...]
     via: str = ""
-    """What stands in front of a command, with %host in it; without one, ssh as ClusterShell starts it."""
+    """The prefix of a command, with %host in it; "" means ssh as ClusterShell starts it."""
     job: str = ""
-    """Which job is meant where several run: a variable of its ranks and its value, as in SLURM_JOB_ID=4242."""
+    """Selects one of several jobs by a variable of its ranks: SLURM_JOB_ID=4242."""
     ddx: str = ""
-    """The program on those hosts; without one, what this is here."""
+    """The ddx program on those hosts; "" means the same path as here."""
     total_s: float = 60.0
-    """After so many seconds what has come is judged."""
+    """After this many seconds, the answers so far are judged."""
     gateways: Any = None
-    """A TopologyTree of ClusterShell, by which ssh reaches them; without one, all are asked from here."""
+    """A ClusterShell TopologyTree of gateways for ssh; without one, all hosts are reached from here."""
 
     def typed_to(self, host: str, connect_s: int) -> list[str]:
-        """What stands in front of a command on a host that is to read what is written here."""
+        """The prefix of a command on a host whose standard input is written here."""
         if not self.via:
             return ["ssh", "-a", "-x", "-oBatchMode=yes", f"-oConnectTimeout={connect_s}", host]
         words = [word.replace("%host", host) for word in shlex.split(self.via) if word != _NO_INPUT]
@@ -54,13 +54,13 @@ class Reach:
 
 
 def node_names(text: str) -> list[str]:
-    """The hosts of a node set, or of a file with a host a line, each once. Raises UsageError."""
+    """The hosts of a node set, or of a file with one host per line, without duplicates. Raises UsageError."""
     from ClusterShell.NodeSet import NodeSet, NodeSetException
 
     path = Path(text)
     if path.is_file():
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        # As in hostfiles of MPI: `node1 slots=8` or `node1:8`.
+        # As in MPI hostfiles: `node1 slots=8` or `node1:8`.
         text = ",".join(line.split()[0].split(":")[0] for line in lines if line.strip()[:1] not in ("", "#"))
     try:
         names = [str(name) for name in NodeSet(text)]
@@ -70,14 +70,14 @@ def node_names(text: str) -> list[str]:
 
 
 def folded(names: Iterable[str]) -> str:
-    """`node[1-3,7]`."""
+    """Fold host names into a node set such as `node[1-3,7]`."""
     from ClusterShell.NodeSet import NodeSet
 
     return str(NodeSet.fromlist(list(names)))
 
 
 def reasons(asked: Sequence[AskedHost]) -> list[str]:
-    """Why hosts did not answer, those with the same reason in one line: `node[3,7]: Connection refused. No sshd …`"""
+    """Why hosts did not answer, one line per reason: `node[3,7]: Connection refused. No sshd …`"""
     by_reason = gathered(((one.reason, one.remedy), one.target) for one in asked if one.state != "answered")
     return [f"{folded(hosts)}: {reason}. {remedy}".strip() for (reason, remedy), hosts in by_reason.items()]
 
@@ -92,16 +92,14 @@ def reach_of(
     total_s: float = 60.0,
     environment: Mapping[str, str] = os.environ,
 ) -> Reach | None:
-    """What somebody named; None if nobody named anything. `hosts` may be `auto`: those that the environment names.
+    """The hosts selected by the options; None if none are set. `hosts` may be `auto`: from the environment.
 
     Raises UsageError.
     """
     if sum(map(bool, (hosts, slurm, k8s))) > 1:
-        raise UsageError("hosts are named in several ways", "Give one of --hosts, --slurm and --k8s.")
+        raise UsageError("several options select hosts", "Use only one of --hosts, --slurm and --k8s.")
     if via and "%host" not in via:
-        raise UsageError(
-            f"--via {via[:100]}: nothing says where the host's name goes", "For example: 'ssh -p 2222 %host'"
-        )
+        raise UsageError(f"--via {via[:100]}: no place for the host's name", "For example: 'ssh -p 2222 %host'")
     if hosts == "auto":
         hosts, slurm = _of_environment(environment)
     if slurm:
@@ -113,13 +111,13 @@ def reach_of(
     else:
         return None
     if gateways and (via or found.via):
-        raise UsageError("gateways are used with ssh only", "Leave out --gateways, or name the hosts: --hosts.")
+        raise UsageError("gateways work only with ssh", "Omit --gateways, or name the hosts: --hosts.")
     ddx, tree = environment.get("DDX_ON_HOSTS") or found.ddx, _tree(gateways) if gateways else None
     return replace(found, via=via or found.via, ddx=ddx, gateways=tree, total_s=total_s)
 
 
 def _tree(file: str) -> Any:
-    """What a topology.conf of ClusterShell says of the hosts below this one."""
+    """The tree below this host in a ClusterShell topology.conf. Raises UsageError."""
     from ClusterShell.NodeSet import NodeSetException
     from ClusterShell.Topology import TopologyError, TopologyParser
 
@@ -130,34 +128,34 @@ def _tree(file: str) -> Any:
         return TopologyParser(file).tree(here)
     except (TopologyError, NodeSetException, OSError, ValueError) as error:
         example = (
-            f"It is a topology.conf of ClusterShell: [routes], then {here}: gate[1-2], then gate[1-2]: node[001-128]."
+            f"Expected a ClusterShell topology.conf: [routes], then {here}: gate[1-2], then gate[1-2]: node[001-128]."
         )
         raise UsageError(f"--gateways {file[:100]}: {error}", example) from error
 
 
 def _of_environment(environment: Mapping[str, str]) -> tuple[str, str]:
-    """A node set or hostfile, or else a job of Slurm."""
+    """The node set or hostfile, or else the Slurm job, that the environment names. Raises UsageError."""
     if job := environment.get("SLURM_JOB_ID"):
         return "", job
     named = [environment[name] for name in ("OMPI_MCA_orte_default_hostfile", "HYDRA_HOST_FILE") if name in environment]
     for file in (*map(Path, named), _MPI_HOSTFILE):
         if file.is_file():
             return str(file), ""
-    raise UsageError("nothing here says which hosts a job has", f"Name them: --hosts. {_EXAMPLE}")
+    raise UsageError("no variable here names the hosts of a job", f"Name them: --hosts. {_EXAMPLE}")
 
 
 def _slurm(job: str) -> Reach:
     if not re.fullmatch(r"[0-9_+]{1,40}", job):
-        raise UsageError(f"--slurm {job[:60]}: not the number of a job", "`squeue --me` lists yours.")
+        raise UsageError(f"--slurm {job[:60]}: not a job number", "`squeue --me` lists yours.")
     said = _ask(["squeue", "--noheader", "--jobs", job, "--format", "%N"]).split()
     if not said:
-        raise UsageError(f"job {job} holds no node", "It may wait still, or be over: squeue --me; sacct -j JOB.")
+        raise UsageError(f"job {job} has no nodes", "It may be pending or finished: squeue --me; sacct -j JOB.")
     step = f"srun --jobid={job} --overlap --nodes=1 --ntasks=1 {_NO_INPUT} --quiet --nodelist=%host"
     return Reach(tuple(node_names(",".join(said))), step, f"SLURM_JOB_ID={job}")
 
 
 def _pods(asked: str) -> Reach:
-    """`SELECTOR [-n NAMESPACE] [-c CONTAINER]`, as kubectl has them."""
+    """The pods of `SELECTOR [-n NAMESPACE] [-c CONTAINER]`, as kubectl takes them."""
     selector, *options = shlex.split(asked)
     pairs = dict(zip(options[::2], options[1::2], strict=False))
     if len(options) % 2 or not pairs.keys() <= {"-n", "-c"} or selector.startswith("-"):
@@ -183,9 +181,9 @@ def _ask(argv: Sequence[str]) -> str:
 
 
 def _checked(names: Sequence[str], asked: str) -> list[str]:
-    """A name becomes a word of a command line: one that could be an option or hold another command is refused."""
+    """Check host names, which become words of a command line: none may look like an option or contain a command."""
     if not 1 <= len(names) <= MOST_HOSTS:
         raise UsageError(f"{asked[:100]}: {len(names)} hosts", f"Name 1 to {MOST_HOSTS:,}. {_EXAMPLE}")
     if odd := next((name for name in names if not _NAME.fullmatch(name)), None):
-        raise UsageError(f"{odd[:100]!r} is no name of a host", _EXAMPLE)
+        raise UsageError(f"{odd[:100]!r} is not a host name", _EXAMPLE)
     return list(names)

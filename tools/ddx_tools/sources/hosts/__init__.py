@@ -1,1 +1,1 @@
-"""The only doors to the world: a live host, a recorded one."""
+"""The implementations of `Host`: live, recording, recorded."""

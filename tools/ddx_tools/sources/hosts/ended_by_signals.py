@@ -1,4 +1,4 @@
-"""What a command started ends with it, also where nobody typed Ctrl-C: `kill`, `timeout`, a terminal that is closed."""
+"""Ends a command's child processes with it, even without Ctrl-C: on `kill`, `timeout` or a closed terminal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from types import FrameType
 
 _INTERRUPTED = "Query interrupted"
-"""What DuckDB 2.0 makes of whatever a handler of signals raises during a query."""
+"""DuckDB 2.0's message for any exception that a signal handler raises during a query."""
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP unwind the stack as Ctrl-C does, instead of leaving a job behind.
+    """Make SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that no child process is left behind.
 
-    Raises SystemExit with 128 and the signal's number, and KeyboardInterrupt as ever: also where a library that was
-    at work made another error of it (DuckDB: `Query interrupted`). In a thread besides the main one nothing changes.
+    Raises SystemExit with 128 plus the signal's number, and KeyboardInterrupt as usual, even if a library has turned it
+    into another error (DuckDB: `Query interrupted`). It has no effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -35,7 +35,7 @@ def ended_by_signals() -> Iterator[None]:
     except Exception as error:
         if ending:
             raise ending[0] from error
-        # Ctrl-C keeps its handler: asyncio has one of its own only in place of that.
+        # Ctrl-C keeps its default handler: asyncio installs its own only in place of that one.
         if isinstance(error, RuntimeError) and str(error) == _INTERRUPTED:
             raise KeyboardInterrupt from error
         raise

@@ -1,4 +1,4 @@
-"""Asks an HTTP endpoint that somebody named, and follows no redirection: a job does not say where else we knock."""
+"""Requests a named HTTP endpoint without following redirects: a job must not direct our requests elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUCCESS = range(200, 300)
 
 
 def fetch(call: HostCall) -> Reply:
-    """The answer to `POST http://…` or another method, whole within the time that the call has. Raises HostError."""
+    """The complete answer to `POST http://…` or another method, within the call's time limit. Raises HostError."""
     method, _, url = call.key.partition(" ")
     if not url.startswith(("http://", "https://")):
         raise HostError(f"{url}: only http and https endpoints can be asked", "")
@@ -28,7 +28,7 @@ def fetch(call: HostCall) -> Reply:
         if expired.is_set() or isinstance(error, TimeoutError):
             raise TimedOut(f"{url} did not answer within {limit_s:g} s", "") from error
         raise NotFound(f"{url}: {error}", "") from error
-    if expired.is_set():  # an answer without a length ends where it was cut off
+    if expired.is_set():  # an answer without a length looks complete where it was cut off
         raise TimedOut(f"{url} did not answer within {limit_s:g} s", "")
     return Reply(data, truncated=truncated)
 
@@ -40,7 +40,7 @@ def _asked(method: str, url: str, limit_s: float, most: int, expired: threading.
     addresses_of(parts.hostname or "", limit_s)
     try:
         connection.connect()
-        # The time limit of a socket is one for each read: a byte a second would never end.
+        # A socket's timeout applies to each read: one byte per second would never end.
         watch = threading.Timer(limit_s, _cut_off, (connection.sock, expired))
         watch.daemon = True
         watch.start()

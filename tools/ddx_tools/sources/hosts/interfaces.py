@@ -1,4 +1,4 @@
-"""The network interfaces of this machine as JSON, one a line, in the order in which the system lists them.
+"""The network interfaces of this machine as JSON, one per line, in the system's order.
 
     {"interfaces": [
       {"name", "mtu", "up", "running", "loopback", "speed_mbit_per_s",     speed: null where the driver does not say it
@@ -6,7 +6,7 @@
        "received", "sent",                                                 packets since the interface was made
        "receive_errors", "send_errors", "receive_drops", "send_drops"}]}
 
-psutil reads them through system calls, so that containers without iproute2 can be looked at, too.
+psutil reads them through system calls, so this also works in containers without iproute2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST = 256
 
 
 def read_interfaces() -> bytes:
-    """Look once."""
+    """Read the interfaces once, as JSON."""
     addresses, states = psutil.net_if_addrs(), psutil.net_if_stats()
     counters = psutil.net_io_counters(pernic=True)
     names = list(dict.fromkeys([*addresses, *states]))[:_MOST]

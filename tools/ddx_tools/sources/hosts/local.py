@@ -28,7 +28,8 @@ from ddx_tools.sources.regular_files import open_regular
 
 _GLOB_LIMIT = 10_000
 _MOST_LISTED = 100_000
-"""Dumps of 10,000 ranks with their headers, and as many other files four times. Opening so many takes seconds."""
+"""Enough for the dumps of 10,000 ranks with their headers, and four times as many other files. Opening this many takes
+seconds."""
 _LISTING_S = 30.0
 _READ_AS_TEXT = (None, FileKind.TABLE, FileKind.HEADER)
 
@@ -37,19 +38,19 @@ class LocalHost(Host):
     """Answers from this machine, as this user, read-only."""
 
     def __init__(self, name: str | None = None, more: Mapping[str, Callable[[HostCall], Reply]] | None = None) -> None:
-        """`more`: operations that are built on hosts themselves, and so are not known here."""
+        """`more` adds operations that are themselves built on hosts."""
         self.name = name or socket.gethostname()
         self._operations = {**_OPERATIONS, **(more or {}), **dict.fromkeys(_OF_FILES, self._of_file)}
         self._unpacked = Unpacked()
         self.roots: Sequence[Path] = ()
-        """If there are any, no file is read that lies elsewhere, whatever a link was made to lead to meanwhile."""
+        """If set, files outside these are never read, even if a link is changed meanwhile."""
 
     def pause(self, seconds: float) -> None:
-        """Really wait."""
+        """Sleep."""
         time.sleep(seconds)
 
     def answer(self, call: HostCall) -> Reply:
-        """Do what the call asks for."""
+        """Perform the call on this machine."""
         operation = self._operations.get(call.op)
         if operation is None:
             raise ValueError(f"no such host operation: {call.op}")
@@ -66,12 +67,12 @@ class LocalHost(Host):
             return error_reply(HostError(f"{call.key}: {error.strerror or error}", ""))
 
     def _of_file(self, call: HostCall) -> Reply:
-        """An answer about a file, or a member of an archive that was unpacked."""
+        """Answer a call about a file or an unpacked member of an archive."""
         file = self._unpacked.file(call.key) or Path(call.key)
         if call.op == "unpack":
             return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
         answer = _look if call.op == "look" else _read
-        # What was unpacked lies where only we write.
+        # Unpacked files are where only we can write.
         return answer(file, call, self.roots if str(file) == call.key else ())
 
 
@@ -81,7 +82,7 @@ def _run(call: HostCall) -> Reply:
     try:
         done = subprocess.run(argv, capture_output=True, timeout=limit, stdin=subprocess.DEVNULL, check=False)
     except subprocess.TimeoutExpired as error:
-        raise TimedOut(f"{argv[0]} did not end within {limit:g} s", "") from error
+        raise TimedOut(f"{argv[0]} did not finish within {limit:g} s", "") from error
     most = call.options["max_bytes"]
     stderr = done.stderr.decode("utf-8", "replace")[:4000]
     return Reply(done.stdout[:most], done.returncode, len(done.stdout) > most, message=stderr)
@@ -91,7 +92,7 @@ def _read(path: Path, call: HostCall, below: Sequence[Path]) -> Reply:
     most = call.options["max_bytes"]
     if call.options.get("in_place"):
         if (size := path.stat().st_size) > most:
-            raise HostError(f"{call.key}: {size >> 20} MiB are more than the {most >> 20} MiB that are read", "")
+            raise HostError(f"{call.key}: {size >> 20} MiB, which is more than the limit of {most >> 20} MiB", "")
         if not path.is_file():
             raise NotFound(f"{path}: not a regular file", "")
         if not os.access(path, os.R_OK):
@@ -113,7 +114,7 @@ def _look(path: Path, call: HostCall, below: Sequence[Path]) -> Reply:
         kind = kind_of(data)
         if kind not in _READ_AS_TEXT or not may_be_text(data):
             return Reply(kind=kind or OTHER)
-        # One more than asked for tells whether there is more.
+        # One byte more than asked for shows whether there is more.
         while len(data) <= most and (chunk := stream.read(most + 1 - len(data))):
             data += chunk
         end = None

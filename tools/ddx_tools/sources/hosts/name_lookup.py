@@ -1,4 +1,4 @@
-"""Looking up a name within a time limit: a resolver has no deadline of its own."""
+"""Looks up a name within a time limit: a resolver has no deadline of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def addresses_of(name: str, limit_s: float) -> list[str]:
-    """The addresses of a name, or of an address; none if nobody knows it. Raises TimeoutError."""
+    """The addresses of a host name or an address; empty if it does not resolve. Raises TimeoutError."""
     found: list[str] = []
     resolving = threading.Thread(target=_look_up, args=(name, found), daemon=True)
     resolving.start()

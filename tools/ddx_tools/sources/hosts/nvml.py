@@ -1,4 +1,4 @@
-"""The GPUs of this machine as NVML, NVIDIA's management library, reports them: JSON, one GPU a line.
+"""The GPUs of this machine as NVML, NVIDIA's management library, reports them: JSON, one GPU per line.
 
     {"driver", "cuda", "nvml", "error", "gpus": [    error: null, or why NVML could not be used (driver_mismatch, nvml)
       {"index", "bus", "name", "uuid", "lost",       bus: as NVML writes it; lost: the driver has lost the GPU
@@ -7,7 +7,8 @@
        "peers": [{"index", "level", "nvlink", "read"}], with the GPUs that come after it
        "processes": [{"pid", "type", "name", "memory_bytes"}]}]}
 
-What a GPU or its driver does not know is left out. Source: nvidia-ml-py 12 and 13 (pynvml.py), NVML API Reference.
+Values that a GPU or its driver does not provide are left out. Source: nvidia-ml-py 12 and 13 (pynvml.py), NVML API
+Reference.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _FABRIC_STATES = {0: "N/A", 1: "Not Started", 2: "In Progress", 3: "Completed"}
 
 
 def read_gpus(load: Callable[[], ModuleType] = lambda: import_module("pynvml")) -> bytes:
-    """Look once. Raises NotFound where there is no library or no driver, and NotPermitted."""
+    """Read all GPUs once, as JSON. Raises NotFound without library or driver, and NotPermitted."""
     try:
         nvml = load()
     except ImportError as error:
@@ -68,7 +69,7 @@ def _document(head: dict[str, Any], gpus: list[dict[str, Any]]) -> bytes:
 
 
 class _Questions:
-    """Asks NVML; what this GPU or driver cannot answer is None, and nothing is answered of a lost GPU."""
+    """Calls NVML for one GPU; returns None for what the GPU or driver cannot answer, and always for a lost GPU."""
 
     def __init__(self, nvml: ModuleType, *handle: object) -> None:
         self._nvml = nvml
@@ -110,7 +111,7 @@ def _gpu(nvml: ModuleType, index: int, count: int) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    """Older bindings answer with bytes."""
+    """Decode a value: older bindings return bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -172,7 +173,7 @@ def _pcie(ask: _Questions) -> dict[str, Any]:
 
 
 def _fabric(nvml: ModuleType, ask: _Questions) -> dict[str, Any]:
-    """How the GPU joined the fabric behind an NVSwitch; its status counts only once that has ended."""
+    """The GPU's state in the NVSwitch fabric; its status counts only once registration has completed."""
     found = nvml.c_nvmlGpuFabricInfo_t()
     if ask("nvmlDeviceGetGpuFabricInfo", byref(found)) is None:
         return {}

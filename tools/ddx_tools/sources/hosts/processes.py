@@ -1,6 +1,6 @@
 """The process table as far as it concerns distributed training, as JSON.
 
-    {"host", "uid", "user",                          the host's name; who looked
+    {"host", "uid", "user",                          the host's name; the user that ddx runs as
      "now", "boot_time", "clock_ticks",              wall clocks in seconds since the epoch; ticks per second
      "processes": [{
         "pid", "ppid", "uid", "user", "name",        name: the kernel's comm (Linux) or the executable's name
@@ -8,17 +8,17 @@
         "state",                                     letter as in /proc/<pid>/stat: R S D T t Z X I
         "create_time", "cpu_user_s", "cpu_system_s", "rss_bytes", "threads",
         "env": {...},                                allow-listed variables of the initial environment, redacted
-        "fds": {"0", "1", "2"},                      where the standard streams go
-        "open_files", "open_files_limit",            how many descriptors it holds, and may hold (soft limit; -1: any)
-        "tcp": [[local port, remote port], ...],     established connections, where nothing else can say that
+        "fds": {"0", "1", "2"},                      targets of the standard streams
+        "open_files", "open_files_limit",            number of open descriptors, and the soft limit (-1: none)
+        "tcp": [[local port, remote port], ...],     established connections, if only they can show that
                                                      the process is a rank (see `_may_be_spawned_rank`)
         "listens": [port, ...],                      ports it listens on: of Python processes whose environment names
                                                      their rank, among which may be NCCL's RAS and torch's debug server
         "readable", "denied": [...]}]}               readable: the environment could be read
 
-Every key is always there; null where the system does not say. Kept are Python processes, processes whose
-environment names a rank, their parents and descendants. The rest of the machine is nobody's business here: of
-processes that this user may not read, only Python ones and relatives of ranks appear, with command line and state.
+Every key is always present; unknown values are null. It covers Python processes, processes whose environment names a
+rank, and their parents and descendants, and nothing else on the machine. Among processes that this user may not read,
+only Python ones and relatives of ranks appear, with command line and state.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ T = TypeVar("T")
 
 
 def snapshot() -> bytes:
-    """Look once. A process that vanishes meanwhile is left out or has null fields; none makes this fail."""
+    """Take one snapshot, as JSON. A process that vanishes meanwhile is left out or has null fields."""
     looked = {look.pid: look for look in map(_look, psutil.process_iter()) if look}
     looked.pop(os.getpid(), None)
     processes = [_describe(look) for look in _relevant(looked)[:_MAX_PROCESSES]]
@@ -88,7 +88,7 @@ def snapshot() -> bytes:
 
 
 def _one_process_a_line(report: dict[str, Any]) -> str:
-    """JSON that a person can read with `grep`."""
+    """JSON with one process per line, so that `grep` works on it."""
     head = json.dumps({key: value for key, value in report.items() if key != "processes"})
     lines = ",\n".join(json.dumps(process) for process in report["processes"])
     return f'{head[:-1]}, "processes": [\n{lines}\n]}}\n'
@@ -96,7 +96,7 @@ def _one_process_a_line(report: dict[str, Any]) -> str:
 
 @dataclass
 class _Look:
-    """What the choice of processes rests on."""
+    """The facts by which processes are selected."""
 
     process: psutil.Process
     pid: int
@@ -142,8 +142,8 @@ def _relevant(looked: dict[int, _Look]) -> list[_Look]:
         if looked[pid].ppid in family:
             family.add(pid)
     keep = family | parents | {pid for pid, look in looked.items() if look.is_python}
-    # What died under a launcher has neither command line nor environment, and what belongs to somebody else
-    # has no environment: being a sibling of a rank is all that is left to know them by.
+    # A dead child of a launcher has no command line and no environment, and another user's process has no environment:
+    # they are recognised only as siblings of a rank.
     keep |= {pid for pid, look in looked.items() if look.env is None and look.ppid in parents}
     keep |= {pid for pid, look in looked.items() if look.state == "Z" and look.ppid in keep}
     return [looked[pid] for pid in sorted(keep) if pid in looked]
@@ -202,7 +202,7 @@ def _describe(look: _Look) -> dict[str, Any]:
 
 
 def _ask(question: Callable[[], T], denied: list[str] | None = None, what: str = "") -> T | None:
-    """The answer, or None if the process is gone or not ours to ask; the refusal is noted in `denied`."""
+    """The answer to a question about a process; None if it is gone or access is denied (noted in `denied`)."""
     try:
         return question()
     except (psutil.AccessDenied, PermissionError):
@@ -220,16 +220,16 @@ def _descriptor(pid: int, fd: str, denied: list[str]) -> str | None:
 
 
 def _may_serve(row: dict[str, Any], looked: dict[int, _Look]) -> bool:
-    """A rank, or a Python process that it started and that is no data worker."""
+    """Whether a process may run a server: a rank, or a Python process that it started other than a data worker."""
     look = looked[row["pid"]]
     return look.is_python and row["name"] != "pt_data_worker" and "RANK" in (look.env or {})
 
 
 def _may_be_spawned_rank(row: dict[str, Any], looked: dict[int, _Look]) -> bool:
-    """A child of a Python program whose environment names no rank.
+    """Whether a process may be a spawned rank: a child of a Python program, without a rank in its environment.
 
-    `torch.multiprocessing.spawn` tells its children their rank through a pipe, so that only the connections
-    between siblings betray that they form a process group.
+    `torch.multiprocessing.spawn` passes ranks to its children through a pipe, so that only the connections between
+    siblings show that they form a process group.
     """
     parent = looked.get(row["ppid"])
     if parent is None or not parent.is_python or row["name"] == "pt_data_worker" or row["env"] is None:

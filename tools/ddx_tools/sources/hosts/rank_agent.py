@@ -1,7 +1,7 @@
-"""Ask the agent that `ddx run` put into each rank of a job (`ddx_tools/payloads/rank_agent.py`).
+"""Queries the agent that `ddx run` puts into each rank of a job (`ddx_tools/payloads/rank_agent.py`).
 
-The socket lies in a directory that only the job's user can enter, but what comes out of it was written by the
-job's own process: every length is bounded, every answer is checked before it is believed.
+The socket is in a directory that only the job's user can enter, but its answers come from the job's own process: every
+length is bounded, every answer is checked before use.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ MOST_PAYLOAD_BYTES = 256 << 20
 
 
 class AgentGarbled(HostError):
-    """What came out of the socket is not an answer of a rank agent."""
+    """The data from the socket is not a rank agent's answer."""
 
 
 class AgentRefused(HostError):
-    """The agent answered, and said why it has nothing to give."""
+    """The agent answered with an error."""
 
 
 @dataclass(frozen=True, order=True)
 class AgentAddress:
-    """One rank's agent, as its socket is named: `<run_dir>/ranks/rank-<rank>.<pid>.sock`."""
+    """The address of one rank's agent, from its socket: `<run_dir>/ranks/rank-<rank>.<pid>.sock`."""
 
     run_dir: str
     rank: int
     pid: int
-    """In the pid namespace of the job."""
+    """The pid in the job's namespace."""
 
 
 def list_agents(run_dir: str) -> list[AgentAddress]:
-    """Agents whose sockets lie in a run directory, by rank; some may have died since.
+    """The agents whose sockets are in a run directory, by rank; some may have died since.
 
     Raises NotFound if it is not a run directory, NotPermitted if it belongs to another user.
     """
@@ -57,12 +57,12 @@ def list_agents(run_dir: str) -> list[AgentAddress]:
             found = [_address(run_dir, entry) for entry in islice(entries, _MOST_ENTRIES)]
     except PermissionError as error:
         raise NotPermitted(
-            f"{directory}: only the user who runs the job may enter", "Run ddx as that user, or with sudo."
+            f"{directory}: only the job's user may enter", "Run ddx as that user, or with sudo."
         ) from error
     except OSError as error:
         raise NotFound(
-            f"{run_dir}: not a directory of a run ({error.strerror})",
-            "Name the directory that `ddx run` made: ./ddx-runs/<time>-<pid>.",
+            f"{run_dir}: not a run directory ({error.strerror})",
+            "Name the directory that `ddx run` created: ./ddx-runs/<time>-<pid>.",
         ) from error
     return sorted(address for address in found if address)
 
@@ -82,10 +82,10 @@ def ask(
     timeout_s: float,
     max_bytes: int = MOST_PAYLOAD_BYTES,
 ) -> bytes:
-    """The answer of one rank's agent, header line and payload, checked by `parse_answer`.
+    """Ask one rank's agent; return header line and payload, checked by `parse_answer`.
 
-    Raises NotFound (no such rank, or it ended), NotPermitted, TimedOut (a stopped process, or native code
-    that holds the interpreter lock), AgentGarbled, AgentRefused.
+    Raises NotFound (no such rank, or it has exited), NotPermitted, TimedOut (a stopped process, or native code that
+    holds the interpreter lock), AgentGarbled, AgentRefused.
     """
     deadline = time.monotonic() + timeout_s
     who = f"rank {rank} (pid {pid})"
@@ -97,23 +97,23 @@ def ask(
         raise TimedOut(
             f"{who}: its agent gave no answer within {timeout_s:g} s",
             "The process is stopped, or native code holds its interpreter lock. "
-            f"Its stack needs no help from it: ddx stacks {pid}",
+            f"To read its stack without the agent: ddx stacks {pid}",
         ) from error
     except PermissionError as error:
-        raise NotPermitted(f"{who}: its agent answers its own user only", "Run ddx as the user of the job.") from error
+        raise NotPermitted(f"{who}: its agent answers only its own user", "Run ddx as the user of the job.") from error
     except OSError as error:
         raise NotFound(
             f"{who}: no agent answers in {run_dir} ({error.strerror})",
-            f"The process has ended, or it was not started by `ddx run`. What it left: ddx why {run_dir}",
+            f"The process has ended, or it was not started by `ddx run`. To see what it left behind: ddx why {run_dir}",
         ) from error
     parse_answer(answer, max_bytes)
     return answer
 
 
 def parse_answer(answer: bytes, max_bytes: int = MOST_PAYLOAD_BYTES) -> tuple[dict[str, Any], bytes]:
-    """Header and payload of an answer.
+    """Split an answer into header and payload.
 
-    Raises AgentGarbled if it is not whole or not an answer, AgentRefused if the agent said no.
+    Raises AgentGarbled if it is incomplete or not an answer, AgentRefused if the agent reported an error.
     """
     line, newline, payload = answer.partition(b"\n")
     if not newline or len(line) > _MOST_HEADER_BYTES:
@@ -126,7 +126,7 @@ def parse_answer(answer: bytes, max_bytes: int = MOST_PAYLOAD_BYTES) -> tuple[di
         raise AgentGarbled("the header of a rank agent's answer is not an object", "")
     announced = header.get("bytes")
     if type(announced) is not int or not 0 <= announced <= max_bytes or announced != len(payload):
-        raise AgentGarbled(f"a rank agent announced {announced!r:.40} bytes and sent {len(payload)}", "")
+        raise AgentGarbled(f"a rank agent announced {announced!r:.40} bytes but sent {len(payload)}", "")
     if header.get("ok") is not True:
         raise AgentRefused(f"the rank agent could not answer: {header.get('error')!s:.500}", "")
     return header, payload
@@ -147,7 +147,7 @@ def record_parts(header: Mapping[str, Any], payload: bytes) -> dict[str, bytes]:
 
 @contextmanager
 def _connected(address: AgentAddress, timeout_s: float) -> Iterator[socket.socket]:
-    # A path of a unix socket ends at 107 bytes; through the directory's descriptor any depth will do.
+    # A unix socket's path is limited to 107 bytes; through the directory's descriptor, any depth works.
     directory = os.open(Path(address.run_dir, "ranks"), os.O_RDONLY | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

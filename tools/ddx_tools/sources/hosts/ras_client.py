@@ -1,13 +1,13 @@
-"""Asking NCCL's RAS for the state of a job, as its own client `ncclras` does (NCCL 2.24 and later; src/ras/client.cc).
+"""Asks NCCL's RAS for the state of a job, as its own client `ncclras` does (NCCL 2.24 and later; src/ras/client.cc).
 
     CLIENT PROTOCOL 2     answered by  SERVER PROTOCOL 2
-    TIMEOUT 3                          OK         for how long a process waits for the others
+    TIMEOUT 3                          OK         how long a process waits for the others
     SET FORMAT json                    OK         2.28.7 and later; before: ERROR: Unknown command …
-    VERBOSE STATUS                     the report, and the end of the connection
+    VERBOSE STATUS                     the report, then end of connection
 
-All processes of a host share the port, and whichever the kernel chooses answers for the whole job. One that is stopped
-takes connections and says nothing; so the first line is waited for one second, and somebody else is tried, as
-`ncclras` does.
+All processes on a host share the port, and whichever the kernel chooses answers for the whole job. A stopped process
+accepts connections but sends nothing; so ddx waits one second for the first line and then tries another, as `ncclras`
+does.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _LEG_S = 3
 _ATTEMPTS = 4
 _LEAST_LEFT_S = 0.05
 _PIECE_BYTES = 64 << 10
-_HELP = "Is this the address that NCCL_RAS_ADDR names in the ranks' environment (default: localhost:28028)?"
+_HELP = "Is this the address in the ranks' NCCL_RAS_ADDR (default: localhost:28028)?"
 
 
 def ask_ras(address: str, limit_s: float, max_bytes: int) -> bytes:
-    """The report of the RAS at `HOST:PORT`, JSON where it can, else text. Raises HostError, within the limit."""
+    """The RAS report at `HOST:PORT`: JSON if supported, else text. Raises HostError, within the time limit."""
     ends = time.monotonic() + limit_s
     name, _, port = address.rpartition(":")
     if not name or not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise HostError(f"{address[:200]!r} is no address of NCCL's RAS", "Write HOST:PORT, as NCCL_RAS_ADDR does.")
+        raise HostError(f"{address[:200]!r} is not the address of NCCL's RAS", "Give HOST:PORT, as in NCCL_RAS_ADDR.")
     try:
         known = addresses_of(name.strip("[]"), limit_s)
     except TimeoutError as error:
-        raise TimedOut(f"{name} was not looked up within {limit_s:g} s", "") from error
+        raise TimedOut(f"the lookup of {name} took longer than {limit_s:g} s", "") from error
     if not known:
-        raise NotFound(f"nobody knows the name {name[:200]}", _HELP)
-    last: HostError = NotFound(f"nobody answers at {address}", _HELP)
+        raise NotFound(f"the name {name[:200]} does not resolve", _HELP)
+    last: HostError = NotFound(f"no answer at {address}", _HELP)
     for attempt in range(_ATTEMPTS):
         left_s = ends - time.monotonic()
         if left_s <= _LEAST_LEFT_S:
@@ -48,24 +48,24 @@ def ask_ras(address: str, limit_s: float, max_bytes: int) -> bytes:
         try:
             return _asked(known[attempt % len(known)], int(port), address, ends, max_bytes)
         except ConnectionRefusedError:
-            last = NotFound(f"nobody listens at {address}", _HELP)
+            last = NotFound(f"no process listens at {address}", _HELP)
             if attempt + 1 >= len(known):
                 break
         except TimeoutError:
-            last = TimedOut(f"{address} takes connections and does not answer", "Are processes of the job stopped?")
+            last = TimedOut(f"{address} accepts connections but does not answer", "Are processes of the job stopped?")
         except OSError as error:
             last = NotFound(f"{address}: {error.strerror or error}", _HELP)
     raise last
 
 
 def _asked(host: str, port: int, address: str, ends: float, max_bytes: int) -> bytes:
-    """Raises TimeoutError where nobody greets in time, TimedOut where the report does not end in time."""
+    """Read one report. Raises TimeoutError without a greeting in time, TimedOut if the report does not end in time."""
     first_s = min(_FIRST_LINE_S, ends - time.monotonic())
     with socket.create_connection((host, port), timeout=first_s) as connection:
         connection.sendall(_GREETING)
         line = _first_line(connection)
         if not line.startswith(_ANSWER):
-            raise HostError(f"{address} does not answer as NCCL's RAS does: {line[:100]!r}", _HELP)
+            raise HostError(f"{address} does not answer like NCCL's RAS: {line[:100]!r}", _HELP)
         connection.sendall(f"TIMEOUT {_LEG_S}\nSET FORMAT json\nVERBOSE STATUS\n".encode())
         answer = bytearray()
         try:
@@ -78,12 +78,12 @@ def _asked(host: str, port: int, address: str, ends: float, max_bytes: int) -> b
                 if time.monotonic() > ends:
                     raise TimeoutError
         except TimeoutError as error:
-            raise TimedOut(f"{address} did not end its report in time ({len(answer)} bytes came)", "") from error
-    raise HostError(f"the report of {address} is larger than the {max_bytes >> 20} MiB that are read", "")
+            raise TimedOut(f"{address} did not finish its report in time ({len(answer)} bytes received)", "") from error
+    raise HostError(f"the report of {address} is larger than the limit of {max_bytes >> 20} MiB", "")
 
 
 def _first_line(connection: socket.socket) -> bytes:
-    """Raises TimeoutError."""
+    """Read the first line. Raises TimeoutError."""
     ends = time.monotonic() + _FIRST_LINE_S
     line = bytearray()
     while not line.endswith(b"\n") and len(line) < 200:
@@ -98,7 +98,7 @@ def _first_line(connection: socket.socket) -> bytes:
 
 
 def _report(answer: bytes, address: str) -> bytes:
-    """The report without the lines that acknowledge commands before it."""
+    """The report without the preceding lines that acknowledge commands."""
     rest = answer
     while rest.startswith((b"OK\n", b"ERROR: ")):
         rest = rest.partition(b"\n")[2]

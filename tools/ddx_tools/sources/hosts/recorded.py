@@ -1,4 +1,4 @@
-"""Hosts that keep what they answer, and hosts that answer from what was kept."""
+"""Hosts that record their answers, and hosts that answer from a recording."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ddx_tools.sources.hosts.redacted_reply import redacted_reply
 from ddx_tools.sources.hosts.unpacked import Unpacked
 
 _MOMENTS = frozenset({"stack", "threads", "ras"})
-"""Answers that hold for their moment only. One of them given twice would say that nothing moved in between."""
+"""Answers that are valid only for their moment. Given twice, one would suggest that nothing moved in between."""
 
 _Question = tuple[str, str, bool | None]
-"""Operation, key and, of a file, whether its end is asked for; None in the journals that do not tell (ddx 0.1)."""
+"""Operation, key and, for a file, whether its end is asked for; None in journals that lack this (ddx 0.1)."""
 
 
 class RecordingHost(Host):
     """Passes calls on to another host and writes every answer into a bundle.
 
-    Secrets are redacted here, before anything is written; what the caller gets is what was written, so that
-    a replay sees exactly what the live look saw.
+    Secrets are redacted here, before anything is written; the caller gets what was written, so that a replay sees
+    exactly what the live capture saw.
     """
 
     def __init__(self, inner: Host, writer: BundleWriter, section: str) -> None:
@@ -42,11 +42,11 @@ class RecordingHost(Host):
         self._inner.pause(seconds)
 
     def answer(self, call: HostCall) -> Reply:
-        """The live answer, redacted and kept."""
+        """Get the live answer, redact it and record it."""
         reply = self._inner.answer(call)
         reply = redacted_reply(call, reply, self._writer.redacted, files=self._writer.kept)
         source = self._writer.write(self.name, self._section, call, reply, time.time())
-        if reply.end is not None:  # a replay asks for it by itself
+        if reply.end is not None:  # a replay asks for the end separately
             asked = HostCall("read", call.key, {"max_bytes": call.options["end_bytes"], "tail": True}, call.suffix)
             self._writer.write(self.name, self._section, asked, Reply(reply.end, truncated=True), time.time())
         file = self._writer.file_of(source) if reply.file else None
@@ -54,12 +54,12 @@ class RecordingHost(Host):
 
 
 class RecordedHost(Host):
-    """Answers out of a bundle. What nobody asked at capture is `not_recorded`, never "healthy"."""
+    """Answers from a bundle. A question not asked at capture is `not_recorded`, never "healthy"."""
 
     def __init__(self, bundle: Bundle, name: str, section: str = "") -> None:
-        """A host of a bundle, as one probe asks it: what that asked at capture comes first (`section`).
+        """A host of a bundle for one probe: answers to its own questions (`section`) come first.
 
-        Without a section, and in bundles of version 1, answers of all probes follow one another.
+        Without a section, and in version 1 bundles, the answers to all probes form one sequence.
         """
         self.name = name
         self._bundle = bundle
@@ -82,12 +82,12 @@ class RecordedHost(Host):
         }
 
     def pause(self, seconds: float) -> None:
-        """No time passes in a bundle."""
+        """Do nothing: no time passes in a bundle."""
 
     def answer(self, call: HostCall) -> Reply:
-        """The answer of the same question at its same occurrence.
+        """The recorded answer to the same occurrence of the question.
 
-        What is asked more often than at capture gets the last answer, unless that stood for its moment.
+        If it is asked more often than at capture, the last answer is repeated, unless it was valid only for its moment.
         """
         if call.op == "read" and (file := self._unpacked.file(call.key)):
             return Reply(file=str(file)) if call.options.get("in_place") else Reply(file.read_bytes())
@@ -95,7 +95,7 @@ class RecordedHost(Host):
             try:
                 return self._older[call.op](call)
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError) as error:
-                damaged = f"{call.op} {call.key[:200]}: what was recorded of it cannot be read ({type(error).__name__})"
+                damaged = f"{call.op} {call.key[:200]}: its recording cannot be read ({type(error).__name__})"
                 return Reply(error="failed", message=damaged, help="Capture the bundle again.", rc=1)
             except UnreadableInput as error:
                 return _not_recorded(error.message, "The bundle is incomplete: copy it again.")
@@ -112,8 +112,8 @@ class RecordedHost(Host):
             entry = entries[max(entries)]
         if entry is None:
             return _not_recorded(
-                f"the bundle holds no answer to: {call.op} {call.key}",
-                "Nobody asked this when the bundle was captured; it says nothing about the job.",
+                f"the bundle has no answer to: {call.op} {call.key}",
+                "This was not asked when the bundle was captured; its absence says nothing about the job.",
             )
         entry = self._long_enough(entry, entries, call)
         return self._reply(entry, in_place=bool(call.options.get("in_place")))
@@ -130,15 +130,17 @@ class RecordedHost(Host):
         kept = {name: getattr(entry, name) for name in OF_REPLIES}
         return Reply(data, source=entry.path or "", file=file, **kept)
 
-    # --- bundles of version 1 hold other questions about files
+    # --- version 1 bundles have different questions about files
 
     def _walked(self, call: HostCall) -> Reply:
-        """Which files lay below a path, as far as anybody listed or read them."""
+        """The files below a path, as far as they were listed or read."""
         listed = next((e for op in ("files", "glob") for e in self._entries_of(op, call.key)), None)
         surveyed = next(iter(self._entries_of("survey", call.key)), None)
         read = any(self._journal.get(("read", call.key, tail)) for tail in (None, False, True))
         if not (listed or surveyed or read):
-            return _not_recorded(f"the bundle does not say what lay below {call.key}", "Nobody asked at capture.")
+            return _not_recorded(
+                f"the bundle does not say which files were below {call.key}", "This was not asked at capture."
+            )
         survey = json.loads(self._bundle.read(surveyed.path)) if surveyed and surveyed.path else {}
         paths = [str(path) for path in json.loads(self._bundle.read(listed.path))] if listed and listed.path else []
         folders = {str(parent) for path in paths for parent in PurePosixPath(path).parents}
@@ -155,36 +157,36 @@ class RecordedHost(Host):
         return [entry for entry in self._journal.get((op, key, None), {}).values() if entry.path]
 
     def _looked_at(self, call: HostCall) -> Reply:
-        """A file as it was first read whole, or else the longest that anybody read of it."""
+        """A file as it was first read completely, or else its longest part that was read."""
         if file := self._unpacked.file(call.key):
             return Reply(file.read_bytes())
         entries = [e for tail in (None, False, True) for e in self._journal.get(("read", call.key, tail), {}).values()]
         if not entries:
-            return _not_recorded(f"nobody read {call.key} when the bundle was captured", "")
+            return _not_recorded(f"{call.key} was not read when the bundle was captured", "")
         whole = [entry for entry in entries if not (entry.truncated or entry.tail or entry.error)]
-        # Of a log that grew, what the probe of logs read is what was judged.
+        # If a log grew, the version read by the log probe is the one that was judged.
         whole.sort(key=lambda entry: "/job_log/" not in (entry.path or ""))
         entry = next(iter(whole), max(entries, key=lambda entry: (not entry.tail, self._size_bytes(entry))))
         return self._reply(entry, in_place=False)
 
     def _opened(self, call: HostCall) -> Reply:
-        """An archive that was kept as it was."""
+        """An archive that was recorded unopened."""
         read = [e for tail in (None, False) for e in self._journal.get(("read", call.key, tail), {}).values()]
         kept = [entry for entry in read if entry.path and not entry.truncated]
         if not kept or not kept[0].path:
-            return _not_recorded(f"the bundle does not hold {call.key}", "")
+            return _not_recorded(f"the bundle does not contain {call.key}", "")
         file = self._bundle.file(max(kept, key=self._size_bytes).path or "")
         return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
 
     def _as_noted(self, call: HostCall) -> _Question:
-        """The question as the journal tells it from others."""
+        """The question in the form that identifies it in the journal."""
         unnoted = (call.op, call.key, None)
         if call.op != "read" or unnoted in self._journal:
             return unnoted
         return call.op, call.key, bool(call.options.get("tail"))
 
     def _answers(self, question: _Question) -> Mapping[int, JournalEntry]:
-        """What answers a question, by occurrence. A whole file is its end as well as its beginning."""
+        """The answers to a question, by occurrence. A complete file answers for its beginning and its end."""
         op, key, tail = question
         if question in self._journal or tail is None:
             return self._journal.get(question, {})
@@ -192,10 +194,10 @@ class RecordedHost(Host):
         return dict(enumerate(entry for entry in others.values() if not entry.truncated))
 
     def _long_enough(self, entry: JournalEntry, entries: Mapping[int, JournalEntry], call: HostCall) -> JournalEntry:
-        """The answer, or one to the same question that was cut later.
+        """The answer, or a longer one to the same question.
 
-        The key of a question has no size in it: run alone, a probe would get what another one read before it,
-        perhaps only to see what kind of file it is.
+        The key of a question does not include a size: run alone, a probe would otherwise get an earlier, shorter answer
+        that another probe read only to identify the file.
         """
         if call.op != "read" or not entry.truncated or self._size_bytes(entry) >= call.options["max_bytes"]:
             return entry

@@ -1,4 +1,4 @@
-"""An answer of a host loses its secrets before it is kept, or leaves the host."""
+"""Redacts a host's answer before it is recorded or leaves the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT_SUFFIXES = {"txt", "json", "log"}
 
 
 def redacted_reply(call: HostCall, reply: Reply, counts: Counts | None = None, *, files: bool = True) -> Reply:
-    """The answer without its secrets. `files`: also those of records, which nobody reads as text."""
+    """Redact a reply. With `files`, also redact binary records, which are not read as text."""
     data, end = reply.data, reply.end
     if call.suffix in _TEXT_SUFFIXES or (call.op == "read" and files):
         data = redact_file(data, counts)

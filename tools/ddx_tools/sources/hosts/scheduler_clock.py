@@ -1,4 +1,4 @@
-"""How long ago a thread last ran, by the Linux scheduler's own clock."""
+"""Measures how long ago a thread last ran, by the Linux scheduler's own clock."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _OWN = Path("/proc/thread-self/sched")
 
 
 class SchedulerClock:
-    """Reads `se.exec_start` of /proc/<pid>/task/<tid>/sched: when the thread was last accounted for, in ms.
+    """Reads `se.exec_start` of /proc/<pid>/task/<tid>/sched: when the thread's run time was last updated, in ms.
 
-    Every CPU has a clock of its own (`rq_clock_task`: it stops while a hypervisor or an interrupt has the CPU), and
-    these drift apart by seconds on a busy virtual machine. So the clock of the CPU that the thread last ran on is
-    compared with itself: the calling thread moves there for an instant and reads its own `exec_start`.
-    Linux, 2.6.23 or newer with CONFIG_SCHED_DEBUG (always on since 6.15); without it every answer is None.
+    Every CPU has its own clock (`rq_clock_task`: it stops while a hypervisor or an interrupt has the CPU), and these
+    drift apart by seconds on a busy virtual machine. So the clock of the CPU that the thread last ran on is compared
+    with itself: the calling thread briefly moves to that CPU and reads its own `exec_start`. Linux, 2.6.23 or newer
+    with CONFIG_SCHED_DEBUG (always on since 6.15); without it every answer is None.
     """
 
     def __init__(self) -> None:
         self._ahead_ms: dict[int, float | None] = {}
-        """By CPU: its clock minus the monotonic clock."""
+        """For each CPU, its clock minus the monotonic clock."""
 
     def idle_s(self, task: Path, cpu: int | None) -> float | None:
-        """Seconds since the thread last ran on that CPU, 0 if it runs now; None if that cannot be known."""
+        """Seconds since the thread last ran on that CPU, 0 if it is running; None if unknown."""
         if cpu is None:
             return None
         if cpu not in self._ahead_ms:

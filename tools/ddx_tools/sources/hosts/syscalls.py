@@ -45,9 +45,9 @@ FD_CALLS = frozenset({
     "ftruncate", "fallocate", "getdents64", "splice", "syncfs", "epoll_wait", "epoll_pwait", "epoll_pwait2",
     "close", "shutdown", "fstat", "sendfile",
 })  # fmt: skip
-"""Calls whose first argument is the file descriptor they wait for."""
+"""Calls whose first argument is the file descriptor that they wait for."""
 
 
 def name_of(number: int, machine: str) -> str | None:
-    """The call's name on this machine (`platform.machine()`), None if it is not in the table."""
+    """The name of a system call on this machine type (`platform.machine()`); None if it is not in the table."""
     return _TABLES.get(machine.lower(), {}).get(number)

@@ -1,7 +1,7 @@
 """Established TCP connections of single processes, and the ports that they listen on.
 
-psutil reads the kernel's whole connection table once for every process, some 15 ms each; here it is read once
-for every network namespace. Format of /proc/net/tcp: Documentation/networking/proc_net_tcp in the kernel.
+psutil reads the kernel's whole connection table once per process, about 15 ms each time; here it is read once per
+network namespace. Format of /proc/net/tcp: Documentation/networking/proc_net_tcp in the kernel.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Ports = tuple[int, int]
 
 
 class TcpConnections:
-    """Answers for many processes at one moment."""
+    """The connections of many processes at one moment."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[str, str], dict[str, Ports]] = {}
-        """By network namespace and state: ports by socket inode."""
+        """For each network namespace and state, the ports by socket inode."""
 
     def of(self, pid: int) -> list[Ports]:
-        """The connections of a process, sorted. Raises OSError or psutil.Error if it may not be asked."""
+        """The connections of a process, sorted. Raises OSError or psutil.Error if access is denied."""
         found = self._linux(pid, _ESTABLISHED) if sys.platform == "linux" else _portable(pid)
         return sorted(found)[:_MAX_CONNECTIONS]
 
     def listens(self, pid: int) -> list[int]:
-        """The ports that a process listens on, sorted; of Linux only. Raises OSError if it may not be asked."""
+        """The ports that a process listens on, sorted (Linux only). Raises OSError if access is denied."""
         found = self._linux(pid, _LISTENS) if sys.platform == "linux" else []
         return sorted({local for local, _ in found})[:_MAX_CONNECTIONS]
 

@@ -1,10 +1,10 @@
-"""One TCP connection: whether a port answers, in the words that `nc -vz` has for it; or a server's answer to a line.
+"""Makes one TCP connection: tests whether a port answers, reported like `nc -vz`, or gets a server's answer to a line.
 
     Connection to 10.0.0.2 29500 port [tcp/*] succeeded! (0.4 ms)
     connect to 10.0.0.2 port 29500 (tcp) failed: Connection refused (0.1 ms)
-    10.0.0.2 port 46883 (tcp) answers: Connection refused (0.1 ms)     where nobody has to listen, that is no failure
+    10.0.0.2 port 46883 (tcp) answers: Connection refused (0.1 ms)     if nothing has to listen, not a failure
 
-Containers have no nc as often as not. Addresses only, never names: a resolver that does not answer has no deadline.
+Many containers have no nc. It takes only addresses, never names: an unresponsive resolver has no deadline.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PIECE_BYTES = 64 << 10
 
 
 def try_port(address: str, port: int, timeout_s: float, *, listens: bool = True) -> bytes:
-    """Connect and hang up. What comes of it is one line of text, also if there is no connection.
+    """Connect and hang up; return the outcome as one line of text, even if the connection fails.
 
-    `listens`: somebody should. If not, a refusal is as good an answer as any: packets pass in both directions.
+    `listens`: whether a server should listen there. If not, a refusal is also a good answer: packets pass both ways.
     """
     began = time.monotonic()
     try:
@@ -40,7 +40,7 @@ def try_port(address: str, port: int, timeout_s: float, *, listens: bool = True)
 
 
 def ask_line(address: str, port: int, line: str, timeout_s: float, max_bytes: int) -> bytes:
-    """Send a line, and read until the server hangs up. Raises TimedOut, or OSError if there is no connection."""
+    """Send a line and read until the server hangs up. Raises TimedOut, or OSError if the connection fails."""
     ends = time.monotonic() + timeout_s
     answer = bytearray()
     try:
@@ -53,7 +53,7 @@ def ask_line(address: str, port: int, line: str, timeout_s: float, max_bytes: in
                     return bytes(answer)
                 answer += piece
     except TimeoutError as error:
-        raise TimedOut(f"{address} port {port} did not end its answer within {timeout_s:g} s", "") from error
+        raise TimedOut(f"{address} port {port} did not finish its answer within {timeout_s:g} s", "") from error
     return bytes(answer[:max_bytes])
 
 
@@ -61,5 +61,5 @@ def _connection(address: str, port: int, timeout_s: float) -> socket.socket:
     try:
         ipaddress.ip_address(address)
     except ValueError as error:
-        raise HostError(f"{address[:100]!r} is no address", "Name an IPv4 or IPv6 address.") from error
+        raise HostError(f"{address[:100]!r} is not an address", "Name an IPv4 or IPv6 address.") from error
     return socket.create_connection((address, port), timeout=timeout_s)

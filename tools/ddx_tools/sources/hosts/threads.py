@@ -1,4 +1,4 @@
-"""What the Linux kernel says of a process's threads, as JSON. It touches none of them.
+"""The Linux kernel's state of a process's threads, as JSON. Reading it does not touch the threads.
 
     {"pid", "reason",                        reason: why the list is empty, null otherwise
      "threads": [{
@@ -9,7 +9,7 @@
         "cpu_ns",                            time on a CPU since it started (schedstat)
         "blocked_s"}]}                       seconds since it last ran, see `SchedulerClock`
 
-Null where the kernel, or its permissions, do not say. Formats: proc(5), Documentation/scheduler/sched-stats.
+Values that the kernel or its permissions do not give are null. Formats: proc(5), Documentation/scheduler/sched-stats.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _PROCESSOR = 36  # field 39 of proc(5)'s stat, counted from the state
 
 
 def read_threads(pid: int, tids: Sequence[int] = ()) -> bytes:
-    """Look once at the given threads of a process, or at all; a thread that is gone is left out."""
+    """Read the given threads of a process once, or all; a thread that is gone is left out."""
     if sys.platform != "linux":
-        return _report(pid, [], f"the kernel state of threads can be read on Linux, not on {platform.system()}")
+        return _report(pid, [], f"the kernel state of threads can be read only on Linux, not on {platform.system()}")
     tasks = Path(f"/proc/{pid}/task")
     try:
         wanted = sorted(tids) or sorted(int(entry.name) for entry in tasks.iterdir())
@@ -82,16 +82,16 @@ def _number(status: str, key: str) -> int | None:
 
 
 def _wchan(task: Path) -> str | None:
-    """ "0" means that the thread runs, or that this user may not know."""
+    """The kernel function that the thread sleeps in; "0" means that it runs, or that this user may not know."""
     wchan = _text(task / "wchan")
     return wchan if wchan and wchan != "0" else None
 
 
 def _syscall(task: Path) -> dict[str, Any] | None:
-    """The call a blocked thread is in; None while it runs (the file then reads "running") or if not permitted.
+    """The system call that a blocked thread is in; None while it runs (the file says "running") or if not permitted.
 
-    The file holds the number, six arguments, stack pointer and program counter, all but the number in hex; the
-    number is -1 for a thread that is blocked outside of a call.
+    The file holds the number, six arguments, stack pointer and program counter, all but the number in hex; the number
+    is -1 for a thread that is blocked outside a call.
     """
     fields = (_text(task / "syscall") or "").split()
     if len(fields) < 7 or fields[0].startswith("-"):

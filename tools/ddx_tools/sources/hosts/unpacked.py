@@ -1,4 +1,4 @@
-"""What came out of archives, for as long as its host is in use: members by what they are called."""
+"""The unpacked members of archives, by their names, kept as long as their host is in use."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ddx_tools.sources.packed_bundle import PACKED_SUFFIX, begins_as_a_bundle
 from ddx_tools.sources.temporary import temporary_directory
 
 _OF_UNNAMED = {"most_bytes": 1 << 30, "most_members": 10_000}
-"""Of an archive that nobody named: data sets and checkpoints are kept in archives, too."""
+"""Limits for an archive that the user did not name: it may be a data set or a checkpoint."""
 
 
 class Unpacked:
-    """A private directory with the members of archives; gone with its owner."""
+    """A private directory with the members of archives, deleted with its owner."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
         self._members: dict[str, Path] = {}
 
     def file(self, path: str) -> Path | None:
-        """Where the bytes of a member lie; None if no archive that was unpacked has one of that name."""
+        """The file with a member's bytes; None if no unpacked archive has a member of that name."""
         return self._members.get(path)
 
     def unpack(self, path: str, file: Path, *, named: bool) -> bytes:
-        """Unpack an archive that is called `path`; what `Host.unpack` reads. Raises OSError."""
-        # `ddx run` leaves bundles beside the logs that they were made of.
+        """Unpack the archive named `path`; return the list of members for `Host.unpack`. Raises OSError."""
+        # `ddx run` leaves bundles beside the logs that they were made from.
         if path.endswith(PACKED_SUFFIX) and begins_as_a_bundle(file):
-            return _listed([], [], [f"{path}: a bundle of ddx. Name it alone to have it read."])
+            return _listed([], [], [f"{path}: a ddx bundle. To read it, name only the bundle."])
         if self._directory is None:
             place = temporary_directory("unpacked")
             weakref.finalize(self, place.cleanup)

@@ -1,8 +1,8 @@
-"""The files below a directory.
+"""Lists the files below a directory.
 
-Directories of jobs hold anything: checkpoints, a million small files, links in circles, pipes that block whoever
-opens them. So walking is bounded in number and in time, follows no link to a directory, lists regular files only,
-opens none, and says what it left out. Hidden files and directories are passed over, unless one is named.
+Job directories can contain anything: checkpoints, a million small files, loops of links, pipes that block their reader.
+So the walk is bounded in number and time, follows no links to directories, lists only regular files, opens none, and
+reports what it left out. Hidden files and directories are skipped unless named.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 _LIKELY = re.compile(r"rank|trace|dump|log|err|out", re.IGNORECASE)
-"""Names that come first where there are too many files. What a file is, its name never decides."""
+"""Names that come first if there are too many files. A file's kind is never decided by its name."""
 _BETWEEN_CLOCKS = 256
 
 Entry = tuple[str, int, int]
-"""Path, size in bytes, and when it was last written to, in nanoseconds since the epoch."""
+"""Path, size in bytes, and time of last modification in nanoseconds since the epoch."""
 
 
 @dataclass
 class Walked:
-    """The files below a directory, sorted, and what was not listed: lines for a person."""
+    """The files below a directory, sorted, and what was left out, as lines for a person."""
 
     files: list[Entry] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     links: int = 0
-    """To directories, or to nothing."""
+    """The number of links to directories or to nothing."""
 
     def to_json(self) -> bytes:
-        """What `Host.walk` reads."""
+        """The list as JSON for `Host.walk`."""
         passed_over = []
         if self.links:
-            passed_over.append(f"{self.links} links that lead to no file (links to directories are not followed)")
+            passed_over.append(f"{self.links} links that do not lead to a file (links to directories are not followed)")
         return json.dumps({"files": self.files, "passed_over": passed_over, "left_out": self.left_out}).encode()
 
 
 def walk(top: str, *, most: int, timeout_s: float) -> Walked:
-    """The regular files below a directory; the path itself if it is a file. Raises OSError if it is not there."""
+    """List the regular files below a directory, or the path itself if it is a file. Raises OSError if there is none."""
     status = os.stat(top)  # noqa: PTH116 - Path raises where a name cannot be one
     found = Walked()
     if not os.path.isdir(top):  # noqa: PTH112
@@ -60,14 +60,16 @@ def walk(top: str, *, most: int, timeout_s: float) -> Walked:
             bucket.append(entry)
     found.files = sorted([*likely, *others][:most])
     if nameless:
-        found.left_out.append(f"{top}: {nameless} files whose names are no UTF-8 text. Rename them to have them read.")
+        found.left_out.append(
+            f"{top}: {nameless} files whose names are not UTF-8. Rename them so that they can be read."
+        )
     if count - nameless > len(found.files):
-        found.left_out.append(f"{top}: {len(found.files)} of {count} files were looked at. Name a narrower path.")
+        found.left_out.append(f"{top}: {len(found.files)} of {count} files were examined. Name a narrower path.")
     return found
 
 
 def _is_text(path: str) -> bool:
-    """Whether a bundle can keep the name."""
+    """Whether a bundle can store the name."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -76,7 +78,7 @@ def _is_text(path: str) -> bool:
 
 
 def _entries(top: str, found: Walked, timeout_s: float) -> Iterator[Entry]:
-    """Regular files and links to such, breadth first."""
+    """Yield regular files and links to them, breadth first."""
     until = time.monotonic() + timeout_s
     folders = deque([top])
     count = 0
@@ -87,7 +89,7 @@ def _entries(top: str, found: Walked, timeout_s: float) -> Iterator[Entry]:
                 for entry in entries:
                     count += 1
                     if count % _BETWEEN_CLOCKS == 0 and time.monotonic() > until:
-                        found.left_out.append(f"{top}: not all of it was gone through within {timeout_s:g} s")
+                        found.left_out.append(f"{top}: it could not be searched completely within {timeout_s:g} s")
                         return
                     if entry.name.startswith("."):
                         continue
@@ -105,5 +107,5 @@ def _entries(top: str, found: Walked, timeout_s: float) -> Iterator[Entry]:
 def _leads_to_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a link in circles, or through a directory that may not be entered
+    except OSError:  # a loop of links, or a directory that may not be entered
         return False

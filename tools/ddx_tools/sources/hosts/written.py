@@ -1,4 +1,4 @@
-"""A host that holds one file: what somebody said on the command line."""
+"""A host with a single file: the notes from the command line."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from ddx_tools.sources.host import Host, HostCall, Reply
 
 NOTE_PATH = "notes.txt"
-"""The name under which notes of the command line are asked for; a file that somebody brings has an absolute path."""
+"""The path for notes from the command line; the user's files have absolute paths."""
 
 
 class WrittenNotes(Host):
-    """Answers the reading of `NOTE_PATH` with notes, one paragraph each, and knows of nothing else."""
+    """Answers only reads of `NOTE_PATH`, with the notes as one paragraph each."""
 
     def __init__(self, name: str, notes: Sequence[str]) -> None:
         self.name = name
         self._data = "\n\n".join(note.strip() for note in notes).encode("utf-8", "replace") + b"\n"
 
     def pause(self, seconds: float) -> None:
-        """Nothing changes with time."""
+        """Do nothing: the notes do not change."""
 
     def answer(self, call: HostCall) -> Reply:
-        """The notes."""
+        """Answer a read of the notes; anything else is not found."""
         if (call.op, call.key) == ("walk", NOTE_PATH):
             listed = {"files": [[NOTE_PATH, len(self._data), None]], "passed_over": [], "left_out": []}
             return Reply(json.dumps(listed).encode())

@@ -1,1 +1,1 @@
-"""Hosts on which nobody installed ddx: what is sent there, and how it is asked."""
+"""Hosts without ddx: the program that is sent there, and how it is asked."""

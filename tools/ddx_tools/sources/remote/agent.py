@@ -1,12 +1,12 @@
-"""What runs on a host without ddx: it answers the calls of `Host`, one line each, without their secrets.
+"""The program that runs on a host without ddx: it answers `Host` calls, one redacted line each.
 
     {"id", "op", "key", "options", "suffix"}                    a call, on standard input
     ddx1 hello {"host", "clock_s"}                              at first
     ddx1 reply <id> <base64 of zlib of: header, newline, data, end>
                                                                 its answer, in any order; header: the fields of Reply
 
-It runs on Python 3.8 and later without any package: see `ddx_tools.sources.remote.archive`. It ends with its standard
-input, or when its time is over, and leaves nothing.
+It runs on Python 3.8 and later without any package: see `ddx_tools.sources.remote.archive`. It ends when its standard
+input closes or its time is up, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from ddx_tools.sources.hosts.pyspy import PROGRAM
 from ddx_tools.sources.hosts.redacted_reply import redacted_reply
 
 PYSPY = "bin/py-spy"
-"""Where the archive has it."""
+"""Its path in the archive."""
 TAG = b"ddx1 "
 OF_HEADERS = ("rc", "truncated", "error", "message", "help", "kind")
 MOST_BYTES = 64 << 20
-"""Of one answer."""
+"""Limit on one answer."""
 _AT_ONCE = 8
 _FAST = 1
-"""A level of zlib: text shrinks to a fifth, as fast as ssh takes it."""
+"""A zlib level that shrinks text to a fifth, as fast as ssh can send it."""
 
 
 def serve(calls: BinaryIO, write: Callable[[bytes], object], host: Host) -> None:
-    """Answer calls until there are no more."""
+    """Answer calls from `calls` until there are no more."""
     writing = threading.Lock()
 
     def say(line: bytes) -> None:
@@ -66,27 +66,27 @@ def serve(calls: BinaryIO, write: Callable[[bytes], object], host: Host) -> None
 
 
 def _answered(host: Host, call: HostCall) -> Reply:
-    """The answer; a call that cannot be answered costs only itself."""
+    """Answer one call; a failed call does not affect the others."""
     try:
         reply = host.answer(call)
         if reply.file:
             reply = replace(reply, data=_whole(reply.file), file=None)
         return redacted_reply(call, reply)
     except Exception as error:
-        # Not even its words leave unread.
+        # Even the error message is redacted.
         problem = redact(str(error) or type(error).__name__)
-        return error_reply(HostError(f"{call.op}: {problem[:500]}", "Install ddx on that host, and ask again."))
+        return error_reply(HostError(f"{call.op}: {problem[:500]}", "Install ddx on that host and try again."))
 
 
 def _whole(file: str) -> bytes:
     path = Path(file)
     if path.stat().st_size > MOST_BYTES:
-        raise HostError(f"{file}: larger than the {MOST_BYTES >> 20} MiB that are sent from a host without ddx", "")
+        raise HostError(f"{file}: larger than {MOST_BYTES >> 20} MiB, the limit for a host without ddx", "")
     return path.read_bytes()
 
 
 def packed(reply: Reply) -> bytes:
-    """An answer as one word of a line."""
+    """Encode an answer as one word of a line."""
     end = reply.end
     header = {name: getattr(reply, name) for name in OF_HEADERS}
     header.update(bytes=len(reply.data), end=None if end is None else len(end))
@@ -94,7 +94,7 @@ def packed(reply: Reply) -> bytes:
 
 
 def unpacked(word: bytes) -> Reply:
-    """The answer that `packed` made a word of. Raises ValueError for anything else, also for one that is too large."""
+    """Decode an answer from `packed`. Raises ValueError for anything else, also if it is too large."""
     try:
         take = zlib.decompressobj()
         plain = take.decompress(base64.b64decode(word, validate=True), 2 * MOST_BYTES)
@@ -119,9 +119,9 @@ def unpacked(word: bytes) -> Reply:
 
 
 def main() -> None:
-    """Serve this host over standard input and output, with the tools that the archive brings."""
+    """Serve this host over standard input and output, with the tools from the archive."""
     replies = os.dup(1)
-    os.dup2(2, 1)  # what anybody prints is no answer
+    os.dup2(2, 1)  # printed output must not mix with answers
     with zipfile.ZipFile(sys.path[0]) as archive:
         os.environ[PROGRAM] = in_memory(archive.read(PYSPY))
         for library in (name for name in archive.namelist() if name.endswith(".so")):
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def _load(name: str, file: str) -> None:
-    """Import a library of C under a name, from any file: an importer of archives cannot."""
+    """Import a C extension under a name from any file, which the archive importer cannot do."""
     loader = ExtensionFileLoader(name, file)
     spec = spec_from_loader(name, loader)
     if spec is None:
@@ -151,8 +151,8 @@ _MFD_CLOEXEC, _MFD_EXEC = 0x1, 0x10
 
 
 def in_memory(program: bytes) -> str:
-    """A path at which a program or a library can be started or loaded, for as long as this process lives."""
-    try:  # Linux 6.3 has to be told that it may be run, and earlier ones do not know the word
+    """A path from which a program can be started or a library loaded while this process lives."""
+    try:  # Linux 6.3 and later need the flag MFD_EXEC, which earlier versions do not know
         number = os.memfd_create("ddx", _MFD_CLOEXEC | _MFD_EXEC)
     except OSError:
         number = os.memfd_create("ddx", _MFD_CLOEXEC)

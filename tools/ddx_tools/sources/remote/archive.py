@@ -1,8 +1,8 @@
-"""What is sent to a host without ddx: one zip of modules of this installation, for Python 3.8 and later.
+"""Builds the archive for a host without ddx: one zip with modules of this installation, for Python 3.8 and later.
 
-It holds what `agent` imports, read as it is here and written for older Pythons; stand-ins for the packages that such a
-host lacks (`ddx_tools.payloads.host_agent`); and of this machine psutil, nvidia-ml-py and py-spy, which run with any
-Python of the same kind of machine.
+It contains the modules that `agent` imports, rewritten for older Pythons; replacements for packages that such a host
+lacks (`ddx_tools.payloads.host_agent`); and this machine's psutil, nvidia-ml-py and py-spy, which run with any Python
+on the same machine type.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _OTHER_SYSTEMS = ("_psaix", "_psbsd", "_psosx", "_pssunos", "_pswindows")
 
 @cache
 def archive() -> bytes:
-    """The zip. Raises UsageError if a package of ours is not here, or it grew too large to be sent."""
+    """Build the zip. Raises UsageError if a package is missing here, or if the zip is too large to send."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
         for name, data in _members():
             target.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED, 9)
     if made.tell() > MOST_BYTES:
-        raise UsageError(f"what is sent to hosts without ddx takes {made.tell() >> 20} MiB", "Install ddx there.")
+        raise UsageError(f"the archive for hosts without ddx takes {made.tell() >> 20} MiB", "Install ddx there.")
     return made.getvalue()
 
 
@@ -66,7 +66,7 @@ def _members() -> Iterator[tuple[str, bytes]]:
 
 
 def _modules() -> dict[str, str]:
-    """The source of each module of ours that the agent needs, and of what stands in for others."""
+    """The source of each of our modules that the agent needs, and of the replacements for others."""
     sources = {name: (HOST_AGENT_DIRECTORY / f"{file}.py").read_text("utf-8") for name, file in _STAND_INS.items()}
     waiting = [_ENTRY]
     while waiting:
@@ -91,7 +91,7 @@ def _parents(module: str) -> Iterator[str]:
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    """The modules that a source imports anywhere: of `from package import name` it may be the package's module."""
+    """Yield the modules that a source imports anywhere; in `from package import name`, `name` may be a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -109,9 +109,9 @@ def _is_module(package: str, name: str) -> bool:
 
 
 def older(tree: ast.Module) -> str:
-    """A source of Python 3.11 as one of Python 3.8 that does the same. Raises SyntaxError where it is not known how.
+    """Translate Python 3.11 source into equivalent Python 3.8 source. Raises SyntaxError if it cannot.
 
-    Names that the library lacked then come from `ddx_backports`; here is what no name can bring.
+    Names missing from the old standard library come from `ddx_backports`; here is the rest.
     """
     source = ast.unparse(_Older().visit(tree))
     if "ddx_backports." in source:
@@ -125,15 +125,15 @@ _GENERIC = frozenset({
     "tuple", "list", "dict", "set", "frozenset", "type", "Callable", "Iterator", "Iterable", "Mapping", "Sequence",
     "Counter", "deque", "defaultdict", "Match", "Pattern", "TemporaryDirectory", "Popen",
 })  # fmt: skip
-"""What could not be subscripted."""
+"""Classes that could not be subscripted in Python 3.8."""
 _METHODS = {"removeprefix": "without_prefix", "removesuffix": "without_suffix"}
 
 
 class _Older(ast.NodeTransformer):
-    """Replaces what Python 3.8 would not run."""
+    """Replaces syntax and calls that Python 3.8 lacks."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Methods of text, arguments that came later, unions in `isinstance`."""
+        """Replace newer string methods, newer arguments, and unions in `isinstance`."""
         self.generic_visit(node)
         called = ast.unparse(node.func).rpartition(".")[2]
         if called in _METHODS and isinstance(node.func, ast.Attribute):
@@ -146,7 +146,7 @@ class _Older(ast.NodeTransformer):
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """`Counter[str]`."""
+        """Remove subscripts such as in `Counter[str]`."""
         self.generic_visit(node)
         is_generic = ast.unparse(node.value).rpartition(".")[2] in _GENERIC
         return node.value if is_generic and isinstance(node.ctx, ast.Load) else node

@@ -1,4 +1,4 @@
-"""A host without ddx, asked over a program that reaches it: ssh, srun, kubectl exec."""
+"""A host without ddx, asked through a program that reaches it: ssh, srun, kubectl exec."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from ddx_tools.sources.remote.agent import MOST_BYTES, TAG, unpacked
 from ddx_tools.sources.remote.archive import OLDEST_PYTHON, archive
 
 PYTHON_THERE = ("python3", "-I", "-q", "-u", "-i")
-"""An interactive Python: a command line without a letter that any shell takes for its own."""
+"""An interactive Python: a command line without characters that are special to any shell."""
 _ANSWER_S = 20.0
-"""For a call without a limit of its own, and besides that for one with it: a look at a file, its way here."""
+"""The timeout for a call without its own limit; added to a call's own limit for the transfer."""
 _LONGEST_LINE = 2 * MOST_BYTES
 _STDERR_BYTES = 2_000
 _READY = re.compile(rb"ddx1 ready (\d+)\.(\d+) (\S+) (\S+)")
 
 
 class NoAgent(HostError):
-    """Nothing of ours could be started on the host."""
+    """Our program could not be started on the host."""
 
 
 class RemoteHost(Host):
-    """Answers from another machine, on which only Python is needed. Use as a context manager: nothing stays there.
+    """Answers from another machine that needs only Python. Use as a context manager: nothing stays there.
 
-    `argv` starts PYTHON_THERE on it. All is over after `seconds`. Raises NoAgent.
+    `argv` starts PYTHON_THERE on the machine. Everything ends after `seconds`. Raises NoAgent.
     """
 
     def __init__(self, argv: Sequence[str], seconds: float) -> None:
@@ -49,7 +49,7 @@ class RemoteHost(Host):
         self._ended = False
         self._printed = bytearray()
         self.size_bytes = 0
-        """Of its answers, packed."""
+        """The total size of its packed answers."""
         pipe = subprocess.PIPE
         try:
             self._running = subprocess.Popen(argv, start_new_session=True, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -78,28 +78,28 @@ class RemoteHost(Host):
         return thread
 
     def _hello(self) -> tuple[str, float]:
-        """Start Python, send the archive, and hear the host's name and its clock, seconds since the epoch."""
+        """Start Python and send the archive; return the host's name and its clock in seconds since the epoch."""
         start = base64.b64encode((HOST_AGENT_DIRECTORY / "__main__.py").read_bytes()).decode()
         self._send(f"import base64;exec(base64.b64decode('{start}'))\n".encode())
         ready = _READY.match(self._line(b"ready"))
         if ready is None:
-            raise NoAgent("it answers in words that are not ours")
+            raise NoAgent("its output is not from ddx")
         here, there = os.uname(), (ready[3].decode(), ready[4].decode())
         version = int(ready[1]), int(ready[2])
         if version < OLDEST_PYTHON:
-            raise NoAgent(f"its python3 is {version[0]}.{version[1]}, and 3.8 or newer is needed")
+            raise NoAgent(f"its python3 is {version[0]}.{version[1]}, but 3.8 or newer is needed")
         if there != ("linux", here.machine):
-            raise NoAgent(f"it is another kind of machine ({' '.join(there)[:60]}; {here.machine} here)")
+            raise NoAgent(f"it is a different machine type ({' '.join(there)[:60]}; {here.machine} here)")
         sent = archive()
         self._send(b"%20d" % len(sent) + sent)
         try:
             hello = json.loads(self._line(b"hello").split(b" ", 2)[2])
             return str(hello["host"])[:253], float(hello["clock_s"])
         except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise NoAgent("it answers in words that are not ours") from error
+            raise NoAgent("its output is not from ddx") from error
 
     def _line(self, kind: bytes) -> bytes:
-        """The next line of ours. Login banners and prompts are passed over."""
+        """The next line in our format; login banners and prompts are skipped."""
         while line := self._replies.readline(_LONGEST_LINE):
             _, tag, rest = line.partition(TAG + kind + b" ")
             if tag:
@@ -116,7 +116,7 @@ class RemoteHost(Host):
                 self._calls.write(data)
                 self._calls.flush()
         except OSError:
-            pass  # whoever reads the answer learns why there is none
+            pass  # the reader of the answer reports the reason
 
     def _hear_errors(self) -> None:
         with suppress(ValueError, OSError):
@@ -150,11 +150,11 @@ class RemoteHost(Host):
             answer.put(reply)
 
     def pause(self, seconds: float) -> None:
-        """Wait here."""
+        """Sleep on this machine."""
         time.sleep(seconds)
 
     def answer(self, call: HostCall) -> Reply:
-        """Have the host do what the call asks for."""
+        """Perform the call on the remote host."""
         limit = float(call.options.get("timeout_s", 0.0)) + _ANSWER_S
         answer: queue.SimpleQueue[Reply] = queue.SimpleQueue()
         with self._sending:
@@ -173,7 +173,7 @@ class RemoteHost(Host):
             return error_reply(TimedOut(f"{self.name} did not answer in time: {redact(call.key)[:100]}", ""))
 
     def close(self) -> None:
-        """End what runs there: its standard input ends."""
+        """End the remote program by closing its standard input."""
         self._ending.cancel()
         with suppress(OSError):
             self._calls.close()

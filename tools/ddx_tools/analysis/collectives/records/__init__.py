@@ -1,1 +1,1 @@
-"""Comparing what ranks recorded: pure analysis over the rows of flight records, by group and sequence number."""
+"""Comparison of flight records across ranks, by group and sequence number: pure analysis over stored rows."""

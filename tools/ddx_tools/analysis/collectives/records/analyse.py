@@ -1,4 +1,4 @@
-"""All findings that flight records give, over the merged store of all ranks and hosts."""
+"""All findings from flight records, over the merged store of all ranks and hosts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 
 def analyse(store: Store) -> list[Finding]:
-    """Findings, the most telling first."""
+    """All findings from the flight records of a store, most telling first."""
     waits = store.derived(solved)
     return _findings(waits) if waits.records.ranks else []
 
 
 def analyse_records(records: Records) -> list[Finding]:
-    """Findings about records that are loaded already."""
+    """All findings from records that are already loaded."""
     return _findings(solve(records))
 
 
@@ -45,7 +45,7 @@ def _findings(waits: Solved) -> list[Finding]:
     if moving and not holds:
         faults += awaited_if_hung(records, waits.graph, behind)
     elif graph is None and records.only_active:
-        # Dumps of active work are taken of jobs that hang, and tell nothing of how long their operations take.
+        # Dumps of active work come from hung jobs, and do not show how long operations normally take.
         short = find_holds(records, fronts, waits.deviating, patience_s=0.0)
         faults += awaited_if_hung(records, recorded_graph(records, fronts, short, set()), behind)
     faults += alone_ahead(records, fronts, waits.holds)
@@ -64,7 +64,7 @@ def _findings(waits: Solved) -> list[Finding]:
     about = [finding for finding in (unread, apart) if finding is not None]
     pending = any(status != "idle" for status in fronts.status.values())
     known = (records.starts_seen or not undated or not pending) and not records.only_active
-    # Who waits for each other in a circle does not get on by itself, however short that seems.
+    # Ranks that wait for each other in a circle never make progress by themselves, however short the wait seems.
     known &= waits.graph is None or not waits.graph.circle
     dated = all(record.taken_ns is not None for record in records.ranks.values())
     if (
@@ -81,7 +81,7 @@ def _findings(waits: Solved) -> list[Finding]:
 
 
 def _with_origin(finding: Finding, shifted: list[Finding]) -> Finding:
-    """A different operation is often only where an earlier shift of the calls comes to light."""
+    """A mismatch with the origin of the shift: a different operation often only reveals an earlier shift of calls."""
     earlier = [each for each in shifted if each.attributes["seq"] <= finding.attributes["seq"]]
     if not earlier or finding.code != "collective.operation_mismatch":
         return finding
@@ -90,19 +90,19 @@ def _with_origin(finding: Finding, shifted: list[Finding]) -> Finding:
     origin["ranks"] = first.ranks
     told = dict(finding.attributes)
     if origin["kind"] == "extra_call":
-        # Its calls are late by one, and nothing was left out where that comes to light.
+        # Its calls are shifted by one, and nothing was left out at the point where the shift shows.
         told = {key: value for key, value in told.items() if key not in ("left_out", "left_out_calls")}
     return finding.model_copy(update={"attributes": {**told, "first_site_divergence": origin}})
 
 
-# --- one call of the program that ranks make in different groups: each waits for peers that wait for it in another
-# one
+# --- one call of the program that ranks make in different groups: each side waits for peers that wait for it in
+# another group
 
 _DEFAULT = "default_pg"
 
 
 def group_mismatches(records: Records, holds: Sequence[Recorded]) -> list[Finding]:
-    """One finding for each two operations that come from one call path and hold each other up."""
+    """One finding for each pair of operations that come from one call path and block each other."""
     return [
         finding
         for one, other in combinations([hold for hold in holds if hold.transfer is None and hold.fronts], 2)
@@ -115,13 +115,13 @@ def _group_mismatch(records: Records, one: Recorded, other: Recorded) -> Finding
     if one.group.id == other.group.id or not mutual:
         return None
     entries = {entry.rank: entry for entry in (*one.entries(), *other.entries())}
-    # Frames are not asked of every rank.
+    # Frames are not requested from every rank.
     sites = [{entry.path: entry for entry in hold.entries() if entry.path is not None} for hold in (one, other)]
     if not all(sites) or sites[0].keys() != sites[1].keys() or len(sites[0]) != 1:
         return None
     used = _groups_used(records, next(iter(sites[0].values())))
     if any(len(groups) > 1 for groups, _ in used.values()):
-        return None  # The call serves several groups in turn: these ranks are in different turns of it.
+        return None  # The call serves several groups in turn: these ranks are in different iterations of it.
     kinds = {rank: kind_of(records.groups[group]) for rank, ((group,), _) in used.items()}
     if kind_of(one.group) == kind_of(other.group):
         kinds = {rank: records.groups[group].label for rank, ((group,), _) in used.items()}
@@ -130,8 +130,8 @@ def _group_mismatch(records: Records, one: Recorded, other: Recorded) -> Finding
     first, second = sorted((one, other), key=lambda hold: -len(set(odd) & hold.waiting.keys()))
     ordered = [entries[rank] for hold in (first, second) for rank in sorted(hold.waiting) if rank in entries]
     tie = sides.tie or not odd
-    # In its first turn a loop over groups has used one on each rank, too: who left a turn out is in another group. Such
-    # a loop has no business with the group of all, which a call has that is given none.
+    # In its first iteration a loop over groups has also used one group per rank, and a rank that skipped an iteration
+    # is in another group. Such a loop does not use the default group, which a call without a group argument gets.
     kinds_of_both = {kind_of(one.group), kind_of(other.group)}
     may_be_loop = _DEFAULT not in kinds_of_both and all(calls == 1 for _, calls in used.values())
     place = ordered[0].location()
@@ -152,7 +152,7 @@ def _group_mismatch(records: Records, one: Recorded, other: Recorded) -> Finding
 
 
 def _groups_used(records: Records, entry: Entry) -> dict[int, tuple[list[int], int]]:
-    """The groups in which each rank recorded calls of an operation from one call path, and how many calls."""
+    """For each rank: the groups in which it recorded an operation from one call path, and how many calls."""
     rows = records.query(
         "SELECT rank, list(DISTINCT group_id) AS groups, count(*) AS calls FROM recorded "
         "WHERE path = ? AND op = ? AND NOT is_p2p GROUP BY rank",
@@ -161,15 +161,15 @@ def _groups_used(records: Records, entry: Entry) -> dict[int, tuple[list[int], i
     return {row["rank"]: (row["groups"], row["calls"]) for row in rows}
 
 
-# --- gathers and scatters in which more than one rank acts as the root
-# Only the root of a gather lists what it receives, only the root of a scatter what it sends: NCCL records an
-# undefined tensor of no elements for the others, Gloo nothing. The root of a broadcast or a reduce is in no record.
+# --- gathers and scatters in which several ranks, or none, act as root
+# Only the root of a gather lists what it receives, only the root of a scatter what it sends. For the others NCCL
+# records an undefined tensor without elements, Gloo nothing. No record shows the root of a broadcast or a reduce.
 
 _ROOTED = ("gather", "scatter")
 
 
 def root_mismatches(records: Records, holds: Iterable[Recorded]) -> list[Finding]:
-    """One finding for each such operation that nobody gets out of."""
+    """One finding for each hanging gather or scatter in which several ranks, or none, act as root."""
     found = (_root_mismatch(records, hold, hold.op) for hold in holds if hold.op in _ROOTED)
     return [finding for finding in found if finding is not None]
 
@@ -187,13 +187,13 @@ def _root_mismatch(records: Records, hold: Recorded, op: str) -> Finding | None:
     who = rank_list([entry.rank for entry in roots])
     act = "both act" if len(roots) == 2 else "each act"
     many = f"{who} {act} as root" if roots else "no rank acts as root"
-    before = f"; so far it was {rank_list(usual)}" if len(usual) == 1 else ""
+    before = f"; until then the root was {rank_list(usual)}" if len(usual) == 1 else ""
     entries = roots or hold.entries()
     return raising.finding(
         "collective.root_mismatch",
         Severity.FAILURE,
         ranks,
-        f"In {op} (collective {hold.seq} of {hold.group.label}) {many}{before}.",
+        f"In {op} (collective {hold.seq} of {hold.group.label}), {many}{before}.",
         where(hold.group, hold.seq, op),
         shown(entries, [entry for entry in entries if entry.rank in ranks]),
         roots=[entry.rank for entry in roots],
@@ -208,7 +208,7 @@ def _lists(op: str, input_sizes: str | None, output_sizes: str | None) -> bool:
 
 
 def _usual_roots(records: Records, hold: Recorded, op: str) -> list[int]:
-    """The ranks that were roots of this operation in this group before."""
+    """The ranks that were roots of this operation earlier in this group."""
     rows = records.query(
         "SELECT DISTINCT rank, input_sizes, output_sizes FROM recorded WHERE group_id = ? AND op = ? AND seq < ?",
         [hold.group.id, op, hold.seq],
@@ -216,11 +216,11 @@ def _usual_roots(records: Records, hold: Recorded, op: str) -> list[int]:
     return sorted({row["rank"] for row in rows if _lists(op, row["input_sizes"], row["output_sizes"])})
 
 
-# --- stalls in which nobody is missing: every rank called, and no device has come to what it called
+# --- hangs in which no rank is missing: every rank called, and no device has started what it called
 
 
 def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
-    """Said if ranks have called operations for more than a moment, and no device of any rank is in one."""
+    """A finding if ranks called operations more than a moment ago and no rank's device has started one."""
     ranks = sorted(rank for rank, status in fronts.status.items() if status == "not_started")
     if not ranks or any(status == "inside" for status in fronts.status.values()):
         return None
@@ -235,7 +235,7 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
         "collective.nobody_started",
         Severity.WARNING,
         ranks,
-        f"{rank_list(ranks).capitalize()} called {called[0].op} and more, but no GPU has started it: "
+        f"{rank_list(ranks).capitalize()} called {called[0].op} and later operations, but no GPU has started any: "
         "all GPUs are still busy with earlier work.",
         where(None, None, called[0].op),
         shown(called),
@@ -246,7 +246,7 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
 
 
 def stands_in_something(records: Records, fronts: Fronts) -> bool:
-    """Whether some rank has long been in what its ring has lost or never held, or its device has come to nothing."""
+    """Whether a rank has long been in an operation its ring lost or never held, or its device has started nothing."""
     if long_silent(records, [rank for rank, status in fronts.status.items() if status == "hidden"]):
         return True
     for rank, status in fronts.status.items():

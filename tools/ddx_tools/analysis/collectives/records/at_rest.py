@@ -1,4 +1,4 @@
-"""Whether records can show that a job is well."""
+"""Whether flight records can show that a job is healthy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.analysis.collectives.records.usual_waits import SETTLED_S
 
 _LEAST_TO_COMPARE = 3
-"""Two processes note so many equal times, to the nanosecond, only in copies of one record."""
+"""Two records with this many equal times, to the nanosecond, are copies of one record."""
 _APART_S = 600.0
-"""No clock of a host that trains is so wrong, and NCCL waits no longer by default."""
+"""No training host's clock is off by this much, and NCCL waits no longer than this by default."""
 _NS = 1e9
 
 
 def is_at_rest(records: Records) -> bool:
-    """Whether records can show that a job is well: each is of a rank of its own, and all are of one moment.
+    """Whether the records can show that a job is healthy: each is from a different rank, and all are from one moment.
 
-    Where nobody noted when a record was taken, a rank whose record ends long before peers finished what it never called
-    may have stopped there; and what ends many minutes apart may be of two attempts.
+    If a record's time is unknown, its rank may have stopped where the record ends, long before peers finished what it
+    never called. Records that end many minutes apart may come from two attempts.
     """
     return not (_copies(records) or _far_apart(records) or _ends_early(records))
 
@@ -34,12 +34,12 @@ def _ends_early(records: Records) -> bool:
 
 
 def _signs(records: Records) -> list[int]:
-    """The last time that each record mentions."""
+    """The latest time mentioned in each record."""
     return [record.latest_sign_ns for record in records.ranks.values() if record.latest_sign_ns is not None]
 
 
 def _copies(records: Records) -> bool:
-    """Whether two ranks have the same record: a file was copied to the name of another rank."""
+    """Whether two ranks have the same record because a file was copied under another rank's name."""
     return bool(
         records.query(
             "SELECT 1 FROM (SELECT rank, count(created_ns) AS calls, "

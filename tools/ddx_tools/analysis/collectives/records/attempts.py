@@ -1,9 +1,9 @@
-"""Which dumps on disk belong together: those of the last attempt of a job, never ranks of several attempts.
+"""Chooses the dumps on disk that belong together: those of a job's last attempt, never a mix of attempts.
 
-A launcher that restarts a job leaves dumps of each attempt, a periodic dumper those of many moments, and several
-hosts theirs in a directory each. The dumps whose names differ in nothing but the rank are one set. The set with the
-newest entry counts, and with it those that must be of the same attempt: copies of its dumps, and sets of other
-ranks of nearly the same time.
+A launcher that restarts a job leaves dumps from each attempt, a periodic dumper leaves dumps from many moments, and
+several hosts leave theirs in one directory each. Dumps whose names differ only in the rank form a set. The set with
+the newest entry counts, together with sets that must be from the same attempt: copies of its dumps, and sets of other
+ranks from nearly the same time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _Row = Mapping[str, Any]
 _Recorder = tuple[int, str]
 
 _SAME_TIME_NS = 600_000_000_000
-"""In a job that makes no progress no rank goes on calling operations for longer: NCCL's default timeout."""
+"""In a job that makes no progress, no rank calls operations for longer than this: NCCL's default timeout."""
 _SETTLED_NS = 2_000_000_000
-"""As much later another rank of the same attempt may have written its last dump, whatever the others did."""
+"""Another rank of the same attempt may have written its last dump this much later, whatever the others did."""
 _LIVE = frozenset({"agent", "endpoint"})
 _NUMBERED = re.compile(r"(?:^|[^a-z])(?:attempt|restart|retry)[-_]?(\d{1,9})", re.IGNORECASE)
 _MOST_LINES = 10
@@ -31,7 +31,7 @@ _MOST_SHOWN = 120
 
 @dataclass(frozen=True)
 class ChosenDumps:
-    """The dumps that count, in the order they were given, and what does not: lines for a person."""
+    """The dumps that count, in the order given, and what was left out, as lines for a person."""
 
     dumps: list[_Row]
     left_out: list[str]
@@ -39,7 +39,7 @@ class ChosenDumps:
 
 @dataclass
 class _Set:
-    """Dumps of one attempt, as far as is known."""
+    """Dumps that are from one attempt, as far as is known."""
 
     name: str
     dumps: list[_Row] = field(default_factory=list)
@@ -49,9 +49,9 @@ class _Set:
     world_sizes: set[int] = field(default_factory=set)
     newest_ns: int | None = None
     last_call_ns: int | None = None
-    """Of a job that makes no progress, all ranks' last calls are of about one time, however long the records wait."""
+    """In a job that makes no progress, all ranks made their last calls at about this time, however long they wait."""
     number: str | None = None
-    """Of the attempt, if the name has one."""
+    """Attempt number, if the file name contains one."""
 
     @property
     def label(self) -> str:
@@ -61,7 +61,7 @@ class _Set:
         self.number = next(iter(_NUMBERED.findall(self.name)[-1:]), None)
 
     def add(self, dump: _Row) -> None:
-        """Take a dump in."""
+        """Add a dump to the set."""
         self.dumps.append(dump)
         self.ranks.add(dump["rank"])
         self.recorders.add(_recorder(dump))
@@ -75,7 +75,7 @@ class _Set:
 
 
 def chosen_attempt(dumps: Sequence[_Row]) -> ChosenDumps:
-    """Choose among rows of `fr_dumps` whose rank is known. What live ranks gave counts in any case."""
+    """Choose the dumps that count among rows of `fr_dumps` with a known rank. Dumps from live ranks always count."""
     sets: dict[str, _Set] = {}
     for dump in dumps:
         if dump["origin"] not in _LIVE and dump["attempt"] is not None:
@@ -89,7 +89,7 @@ def chosen_attempt(dumps: Sequence[_Row]) -> ChosenDumps:
 
 
 def _together(sets: list[_Set], left_out: list[str]) -> list[_Row]:
-    """The dumps of the newest set and of those that belong to it."""
+    """The dumps of the newest set and of the sets that belong to it."""
     if not sets:
         return []
     newest_first = sorted(sets, key=_newest_and_fullest, reverse=True)
@@ -104,7 +104,7 @@ def _together(sets: list[_Set], left_out: list[str]) -> list[_Row]:
             ranks = rank_list(other.ranks)
             left_out.append(
                 f"{other.label}: {len(other.dumps)} flight records ({ranks}) were left out: {why}. "
-                "Name them alone to have them read."
+                "To read them, pass only these files."
             )
         else:
             used.number = used.number or other.number
@@ -120,7 +120,7 @@ def _newest_and_fullest(each: _Set) -> tuple[int, int, int]:
 
 
 def _base(newest_first: list[_Set]) -> _Set:
-    """The newest set; but if that is the beginning of one, the complete one of nearly the same time."""
+    """The newest set, or, if it is only partly written, the complete one from nearly the same time."""
     newest = newest_first[0]
     for other in newest_first[1:]:
         same_attempt = _is_near(newest, other) and newest.number == other.number
@@ -130,22 +130,22 @@ def _base(newest_first: list[_Set]) -> _Set:
 
 
 def _why_not(used: _Set, other: _Set) -> str | None:
-    """Why two sets are not of one attempt; None if they are."""
+    """Why two sets are not from the same attempt; None if they are."""
     if None not in (used.number, other.number) and used.number != other.number:
-        return f"of attempt {other.number}, as the name says, and not {used.number}"
+        return f"their name says attempt {other.number}, not {used.number}"
     common = [dump for dump in other.dumps if _recorder(dump) in used.recorders]
     if common and all(_fingerprint(dump) in used.fingerprints for dump in common):
         return None
     if common:
-        return f"of the same ranks, {_when(used, other)} {used.label}"
+        return f"same ranks, but {_when(used, other)} {used.label}"
     if not _is_near(used, other):
         return f"{_when(used, other)} {used.label}"
     sizes = used.world_sizes | other.world_sizes
-    return None if len(sizes) < 2 else f"of a job of another size than {used.label}"
+    return None if len(sizes) < 2 else f"the job size differs from {used.label}"
 
 
 def _of_the_last_moment(dumps: list[_Row], left_out: list[str]) -> list[_Row]:
-    """Of several moments of one rank in one set the last. A rank that has none of the last moment is left out."""
+    """Of a rank's several dumps in one set, the last. A rank without a dump from the last moment is left out."""
     times: dict[_Recorder, set[int]] = {}
     for dump in dumps:
         if (time := _time(dump)) is not None:
@@ -165,27 +165,25 @@ def _of_the_last_moment(dumps: list[_Row], left_out: list[str]) -> list[_Row]:
     kept = [
         dump for dump in dumps if _recorder(dump) not in gone and _time(dump) in (None, latest.get(_recorder(dump)))
     ]
-    line = (
-        f"{len(dumps) - len(kept)} flight records of earlier moments were left out: only the last of each rank counts"
-    )
+    line = f"{len(dumps) - len(kept)} earlier flight records were left out: only the last of each rank counts"
     if gone:
-        line += f". There is none of the last moment of {rank_list({rank for rank, _ in gone})}"
+        line += f". None from the last moment exists for {rank_list({rank for rank, _ in gone})}"
     left_out.append(line)
     return kept
 
 
 def _recorder(dump: _Row) -> _Recorder:
-    """A process has a recorder for each backend that has one of its own."""
+    """The recorder of a dump, as (rank, backend): each backend with its own recorder counts separately."""
     return (dump["rank"], dump["backend"] or "")
 
 
 def _fingerprint(dump: _Row) -> tuple[Any, ...]:
-    """Equal for copies of one dump, and for its JSON twin."""
+    """A key that is equal for copies of one dump, including its JSON version."""
     return (_recorder(dump), dump["latest_ns"], dump["entries"], dump["last_record"])
 
 
 def _time(dump: _Row) -> int | None:
-    """When it was taken, or the newest time that it mentions."""
+    """When a dump was taken, or else the newest time that it mentions."""
     time = dump["latest_ns"] if dump["taken_ns"] is None else dump["taken_ns"]
     return None if time is None else int(time)
 
@@ -195,7 +193,7 @@ def _distance(time: int, others: set[int]) -> int:
 
 
 def _is_near(used: _Set, other: _Set) -> bool:
-    """Whether two sets can be of one incident; one that mentions no time can."""
+    """Whether two sets can be from one incident; a set that mentions no time always can."""
     if used.last_call_ns is None or other.last_call_ns is None:
         return True
     return abs(used.last_call_ns - other.last_call_ns) <= _SAME_TIME_NS
@@ -203,6 +201,6 @@ def _is_near(used: _Set, other: _Set) -> bool:
 
 def _when(used: _Set, other: _Set) -> str:
     if used.last_call_ns is None or other.last_call_ns is None:
-        return "of unknown time, unlike"
+        return "their time is unknown, unlike"
     seconds = (used.last_call_ns - other.last_call_ns) / 1e9
     return f"{abs(seconds):.0f} s {'older' if seconds >= 0 else 'newer'} than"

@@ -1,6 +1,6 @@
-"""Whether the records of several ranks are of one run of a job: by when they entered the same collectives.
+"""Whether the records of several ranks come from one run of a job, judged by when they entered the same collectives.
 
-Clocks of hosts differ by seconds, wrong ones by minutes. What is hours apart is another run, or a copy.
+Host clocks differ by seconds, wrong ones by minutes. Records that are hours apart are from another run, or copies.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ddx_tools.model.diagnosis import rank_list
 _LIVE = frozenset({"agent", "endpoint"})
 _NS_PER_HOUR = 3_600_000_000_000
 _APART_NS = 3 * _NS_PER_HOUR
-"""No rank waits so long in one collective for its peers, and no clock is so wrong."""
+"""No rank waits this long in one collective for its peers, and no clock is off by this much."""
 
 _Dumps = Mapping[int, list[dict[str, Any]]]
 
 
 def of_other_runs(store: Store, dumps: _Dumps) -> tuple[set[int], list[str]]:
-    """Ranks whose record is of another run than most: the same collectives hours apart. And what to say of them."""
+    """Ranks whose records are from another run than most (the same collectives, hours apart), and a line about them."""
     called = {
         rank: max(dump["last_call_ns"] for dump in mine)
         for rank, mine in dumps.items()
@@ -41,8 +41,8 @@ def of_other_runs(store: Store, dumps: _Dumps) -> tuple[set[int], list[str]]:
     one = len(others) == 1
     line = (
         f"The flight record{'' if one else 's'} of {rank_list(set(others))} {'was' if one else 'were'} left out: "
-        f"{'its' if one else 'their'} collectives were called {hours:.0f} hours apart from the same ones of the "
-        "others, so in another run of the job."
+        f"{'its' if one else 'their'} collectives were called {hours:.0f} hours apart from the same collectives on "
+        "the other ranks, so they are from another run of the job."
     )
     return set(others), [line]
 
@@ -60,7 +60,7 @@ FROM numbered n JOIN usual u USING (name, seq) WHERE NOT n.is_kept GROUP BY n.ra
 
 
 def _most(called: Mapping[int, int]) -> set[int]:
-    """The most ranks whose last calls are of one time; of equally many the latest."""
+    """The largest set of ranks whose last calls are close in time; on a tie, the latest set."""
     ordered = sorted(called, key=lambda rank: called[rank])
     runs = [[ordered[0]]]
     for before, rank in pairwise(ordered):

@@ -1,10 +1,10 @@
-"""How far the clocks of ranks are apart, from the collectives themselves.
+"""How far the ranks' clocks are apart, derived from the collectives themselves.
 
-All members see the end of an all_reduce at one moment, give or take the polling of the watchdog (some 100 ms, seconds
-at worst). The difference between two ranks' times of that moment, as the median over many collectives, is the
-difference of their clocks. Groups that share ranks carry it on from group to group. Where no completion is recorded
-(Gloo), the moment of the call has to do: ranks in step call within a moment of each other, but the stages of a pipeline
-do not. Ranks of one host read one clock: what they seem to differ by is error, and the middle of them counts for all.
+All members see the end of an all_reduce at the same moment, give or take the watchdog's polling (about 100 ms, seconds
+at worst). The median difference between two ranks' times for these moments, over many collectives, is the difference
+between their clocks. Groups that share ranks carry it from group to group. Where no completion is recorded (Gloo), the
+time of the call is used instead: ranks in step call at nearly the same moment, but pipeline stages do not. Ranks of
+one host read the same clock: any difference between them is error, and their median counts for all.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ddx_tools.model.grouping import gathered
 
 _NS = 1e9
 _NOTABLE_S = 1.0
-"""Smaller differences are not told from polling and lateness, and matter to nobody here."""
+"""Smaller differences cannot be distinguished from polling and lateness, and do not matter here."""
 _COLLECTIVES = 200
-"""Collectives of a group that are compared, the last ones."""
+"""How many of a group's last collectives are compared."""
 
 
 def clock_offsets(store: Store) -> Mapping[int, float]:
-    """Seconds that each rank's clock is ahead of the lowest rank's it can be compared with; small ones are left out.
+    """Seconds by which each rank's clock is ahead of the lowest comparable rank's; small differences are left out.
 
     Needs the tables `positions` and `chosen`.
     """

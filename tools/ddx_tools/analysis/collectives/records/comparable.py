@@ -1,7 +1,7 @@
-"""What the members of a group must agree on in one collective, and what may legitimately differ.
+"""The values that a group's members must agree on in a collective, and those that may legitimately differ.
 
-From the contracts of torch.distributed: the root of a gather alone lists outputs, the root of a scatter alone
-lists inputs, the splits of an all_to_all differ by rank, a barrier's tensor is an implementation detail.
+Under the contracts of torch.distributed, only the root of a gather lists outputs, only the root of a scatter lists
+inputs, the splits of an all_to_all differ per rank, and a barrier's tensor is an implementation detail.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _FACTS = ("together", "is_p2p", "closing", "rooted", "exchange")
 
 
 class Rules:
-    """The table `rules`: for each call of a store, as numbers, what its group must agree on.
+    """Builds the table `rules`, which holds, as numbers, what a group must agree on for each call in the store.
 
-    op, sizes, dtypes: equal numbers are equal values, NULL agrees with everything. together: nobody finishes it
-    before all entered. closing: it ends a coalesced block and says nothing of its own. exchange: sizes may differ by
-    rank, and nobody gets out before all entered, except who has nothing to receive from some. And the table `places`:
-    for each call path the number to compare, also without its innermost line, which often differs at a root.
+    op, sizes, dtypes: equal numbers mean equal values, NULL agrees with everything. together: no rank finishes it
+    before all have entered. closing: it ends a coalesced block and carries no information of its own. exchange: sizes
+    may differ per rank, and no rank finishes before all have entered, unless it has nothing to receive from some. The
+    table `places` holds, for each call path, the number to compare, with and without its innermost line, which often
+    differs at a root.
     """
 
     def __init__(self, store: Store) -> None:
@@ -57,9 +58,9 @@ class Rules:
 
 
 def sizes_to_agree_on(call: RecordedCall | Entry) -> str | None:
-    """The sizes that all members must share, as elements per tensor; None if the operation asks for none.
+    """The sizes that all members must share, as elements per tensor; None if the operation requires none.
 
-    Shapes of equal size are equal here: all backends move elements, not dimensions.
+    Shapes with equally many elements count as equal: all backends move elements, not dimensions.
     """
     where = class_of(call.op).sizes_agree
     if where == "nowhere":
@@ -68,7 +69,7 @@ def sizes_to_agree_on(call: RecordedCall | Entry) -> str | None:
 
 
 def dtypes_to_agree_on(call: RecordedCall | Entry) -> str | None:
-    """The data types that all members must share; None if the operation asks for none or none is recorded."""
+    """The data types that all members must share; None if the operation requires none or none is recorded."""
     its = class_of(call.op)
     if its.dtypes_agree == "nowhere":
         return None
@@ -78,18 +79,18 @@ def dtypes_to_agree_on(call: RecordedCall | Entry) -> str | None:
 
 
 def completes_together(op: str) -> bool:
-    """Whether nobody can finish it before everybody entered (unlike a broadcast at its source)."""
+    """Whether no member can finish the operation before all have entered it (unlike a broadcast at its source)."""
     return class_of(op).completes_together
 
 
 def hides_disagreement(op: str) -> bool:
-    """Whether members may disagree on its root, which no record tells, and hang in it together."""
+    """Whether members may hang in the operation because they disagree on its root, which no record shows."""
     return class_of(op).hides_root
 
 
 @cache
 def elements(sizes: str | None) -> str | None:
-    """The number of elements of each shape of a JSON list, as such a list."""
+    """Convert a JSON list of shapes to a JSON list with the number of elements of each."""
     if sizes is None:
         return None
     return json.dumps([math.prod(shape) for shape in json.loads(sizes)])

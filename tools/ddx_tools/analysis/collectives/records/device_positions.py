@@ -1,10 +1,10 @@
-"""What each rank is really in: of all that it has called and not finished, what its device can have come to.
+"""The operation that each rank is really in: of all it has called and not finished, what its device may have reached.
 
-A rank with an asynchronous backend calls ahead. Where the records tell what started (NCCL with
-TORCH_NCCL_ENABLE_TIMING), it is in what started; if nothing has, its device never came to its next operation. Where
-they do not, only the first thing that it called and did not finish is sure: all before it is done, and what comes
-after it may wait behind it. So a later operation holds nobody up by itself. Record ids are compared within one rank
-only.
+A rank with an asynchronous backend calls ahead. If the records show what started (NCCL with
+TORCH_NCCL_ENABLE_TIMING), the rank is in what started; if nothing has, its device never reached its next operation.
+If they do not, only the first operation that it called and did not finish is certain: all earlier ones are done, and
+later ones may wait behind it. So a later operation by itself blocks no rank. Record ids are compared only within one
+rank.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ Status = Literal["idle", "hidden", "inside", "not_started", "unseen", "finished_
 
 @dataclass(frozen=True)
 class Front:
-    """One operation that a rank is in: a collective, a transfer, or a batch of transfers."""
+    """An operation that a rank is in: a collective, a transfer, or a batch of transfers."""
 
     group: Group
     record_id: int
     started: bool
     entry: Entry | None = None
-    """The collective."""
+    """The recorded collective; None for transfers."""
     transfers: tuple[Transfer, ...] = ()
 
     @property
     def created_ns(self) -> int | None:
-        """When it was called, by the rank's clock."""
+        """When the operation was called, on the rank's clock."""
         return self.entry.created_ns if self.entry is not None else self.transfers[0].created_ns
 
 
 @dataclass(frozen=True)
 class Fronts:
-    """The fronts of all ranks that left a record."""
+    """What each rank with a record is in (its front), and its status."""
 
     of: Mapping[int, tuple[Front, ...]]
     status: Mapping[int, Status]
-    """idle: nothing is pending; hidden: so it seems, but the backend does not record sends and receives, and it may
-    be in one; not_started: its device came to nothing that is pending; unseen: the ring has lost what
-    it is in; finished_by_peers: peers finished what it has pending."""
+    """idle: nothing is pending; hidden: nothing seems pending, but the backend does not record sends and receives, and
+    the rank may be in one; not_started: its device has started nothing that is pending; unseen: the ring has lost
+    what the rank is in; finished_by_peers: peers finished what it has pending."""
     pending: Transfers
     called: Mapping[int, tuple[tuple[Group, int], ...]]
-    """Of ranks whose front is unseen: the first collective of each group that is surely not finished."""
+    """For ranks whose front is unseen: the first collective of each group that is certainly unfinished."""
 
     def is_in(self, rank: int, group_id: int, seq: int) -> bool:
-        """Whether a rank's front is this collective."""
+        """Whether a rank is in this collective."""
         return any(
             front.entry is not None and front.group.id == group_id and front.entry.seq == seq
             for front in self.of.get(rank, ())
         )
 
     def is_in_transfer(self, transfer: Transfer) -> bool:
-        """Whether a transfer is at its rank's front."""
+        """Whether a transfer is one that its rank is in."""
         return any(transfer in front.transfers for front in self.of.get(transfer.rank, ()))
 
 
 def fronts_of(records: Records) -> Fronts:
-    """The fronts of all ranks."""
+    """The operations that each rank is in, from the records of all ranks."""
     pending = records.transfers(only_active=records.only_active)
     heads: dict[int, list[Front]] = {rank: [] for rank in records.ranks}
     for group in records.groups.values():
@@ -88,7 +88,7 @@ def fronts_of(records: Records) -> Fronts:
 
 
 def _has_lost_one(records: Records, rank: int) -> bool:
-    """Whether the counters of a group know of an unfinished collective that the ring holds no more."""
+    """Whether a group's counters show an unfinished collective that the ring no longer holds."""
     for group in records.groups.values():
         position, pending = group.positions.get(rank), group.pending.get(rank)
         if position is not None and position.completed is not None and position.entered is not None:
@@ -112,7 +112,7 @@ def _called(records: Records, rank: int) -> Iterator[tuple[Group, int]]:
 
 
 def _of_transfers(records: Records, pending: Transfers) -> dict[int, list[Front]]:
-    """The first pending transfer of each direction, and whole batches as one."""
+    """The first pending transfer in each direction; a whole batch counts as one."""
     heads: dict[int, list[Front]] = {}
     batches: dict[tuple[int, int, int], list[Transfer]] = {}
     for (group_id, *_), by_rank in pending.items():
@@ -143,29 +143,29 @@ def _front(record: RankRecord, pending: list[Front], *, starts_seen: bool) -> tu
 
 
 def _is_seen(record: RankRecord, first: Front) -> bool:
-    """Whether something finished stands before it: else older pending ones may have left the ring."""
+    """Whether a finished operation precedes it; otherwise older pending ones may have left the ring."""
     return record.oldest_done is not None and record.oldest_done < first.record_id
 
 
 def _has_gap(record: RankRecord, pending: list[Front]) -> bool:
-    """Whether the counters of a group know of unfinished collectives before the first that is recorded."""
+    """Whether a group's counters show unfinished collectives before the first recorded one."""
     positions = (front.group.positions[record.rank] for front in pending if front.entry is not None)
     return any(at.completed is not None and (at.first_recorded or 0) > at.completed + 1 for at in positions)
 
 
-# --- sends and receives that Gloo does not record, by the count that it keeps of them
-# `op_id` counts all operations of a group, `collective_seq_id` its collectives: the difference is how many transfers
-# a rank made. A rank with nothing pending may stand in one of them. Then its peer did not do its part, and made fewer
-# (or more) than the ranks of the same place in other groups of the kind. If each peer is in a collective of that
-# group, where the count is told, and none deviates, nothing hidden can hold the rank. Nor if several peers made as
-# many each since the last collective that the rank was in with them.
+# --- sends and receives that Gloo does not record, derived from its counters
+# `op_id` counts all operations of a group, `collective_seq_id` its collectives: the difference is the number of
+# transfers that a rank made. A rank with nothing pending may be in a transfer. Then its peer did not do its part, and
+# made fewer (or more) transfers than ranks in the same position of similar groups. If each peer is in a collective of
+# that group, where its count is known, and none deviates, no hidden transfer can block the rank. The same holds if
+# several peers each made equally many since the last collective that the rank shared with them.
 
 _ENOUGH = 3
-"""Peers of which at least one has nothing to do with the rank, nor with the peer that would have left one out."""
+"""Among this many peers, at least one involves neither the rank nor the peer that would have skipped a transfer."""
 
 
 def may_be_in_transfer(records: Records, rank: int) -> bool:
-    """Whether a rank of a backend that hides transfers may stand in one."""
+    """Whether a rank may be in a transfer that its backend does not record."""
     counts = _counts(records)
     for group in records.groups.values():
         members = group.ranks()
@@ -179,7 +179,7 @@ def may_be_in_transfer(records: Records, rank: int) -> bool:
 
 
 def long_silent(records: Records, ranks: Collection[int]) -> list[int]:
-    """Those of some ranks that have called nothing for clearly longer than ever before, or of which nothing tells."""
+    """Those of the given ranks that called nothing for clearly longer than ever before, or whose silence is unknown."""
     calls = {row["rank"]: row for row in records.query(_CALLS)} if ranks else {}
 
     def is_silent(rank: int) -> bool:
@@ -198,7 +198,7 @@ SELECT rank, max(created_ns) AS last, max(created_ns - before) AS longest FROM (
 """
 
 _Counts = dict[tuple[int, int, int], int]
-"""Transfers made, by (group, rank, sequence number of the collective that was called then)."""
+"""Number of transfers made, by (group, rank, sequence number of the collective being called at that time)."""
 
 
 def _counts(records: Records) -> _Counts:
@@ -211,7 +211,7 @@ def _counts(records: Records) -> _Counts:
 
 
 def _alike_since(counts: _Counts, group: Group, rank: int) -> bool:
-    """Whether all peers made as many between the rank's last collective and the one that all of them are in."""
+    """Whether all peers made equally many transfers between the rank's last collective and the one they are all in."""
     position = group.positions.get(rank)
     last = None if position is None else position.last_recorded
     peers = [member for member in group.ranks() if member != rank]
@@ -227,7 +227,7 @@ def _alike_since(counts: _Counts, group: Group, rank: int) -> bool:
 
 
 def _as_usual(records: Records, counts: _Counts, group: Group, place: int) -> bool:
-    """Whether a member made as many transfers as all others of its place, when it called its last collective."""
+    """Whether a member, at its last collective, had made as many transfers as all others in its position."""
     rank = group.ranks()[place]
     last = max((seq for group_id, member, seq in counts if (group_id, member) == (group.id, rank)), default=None)
     if last is None:

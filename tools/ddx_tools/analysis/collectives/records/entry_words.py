@@ -1,4 +1,4 @@
-"""A recorded operation in one line: what evidence quotes, and what `ddx show` prints of it."""
+"""A recorded operation as one line, as evidence quotes it and `ddx show` prints it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST = 400
 
 
 def entry_words(entry: Mapping[str, Any]) -> str:
-    """`rank 0 seq 27 all_reduce [[85514]] ["Float"] at train.py:37 train_step, not finished`.
+    """The line for one entry: `rank 0 seq 27 all_reduce [[85514]] ["Float"] at train.py:37 train_step, not finished`.
 
     `entry` has the columns of the view `collectives`.
     """

@@ -1,10 +1,10 @@
-"""All-to-alls whose sizes do not fit: splits that do not pair up, or more sent than is expected.
+"""Findings about all-to-alls whose sizes do not match: splits that do not pair up, or more sent than expected.
 
-What one rank sends to another has to be what that one expects of it. Splits are recorded since format 2.11
-(pytorch#195443). Before, only the sums are, which differ by rank, but what all members send is what all receive. Who
-brings the wrong size shows where the exchange has a way back (the gathering of tokens from experts, the backward pass):
-the neighbouring exchange of each rank then has the same sizes the other way round, except at the odd one. And where the
-members of such groups brought equal sizes in every other exchange, who brings another size in this one is the odd one.
+What one rank sends to another must be what the other expects from it. Splits are recorded since format 2.11
+(pytorch#195443). Older formats record only sums, which differ per rank, but all members together send what all
+receive. A return exchange (gathering tokens from experts, the backward pass) shows which rank passed the wrong size:
+each rank's neighbouring exchange has the same sizes reversed, except on the odd rank. And if the members of such
+groups passed equal sizes in every other exchange, a rank with another size in this one is the odd rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 
 def exchange_mismatches(records: Records, holds: Iterable[Recorded]) -> list[Finding]:
-    """One finding for each all_to_all that nobody gets out of and whose splits or, without these, sums do not fit."""
+    """One finding for each hanging all_to_all whose splits (or, if these are not recorded, sums) do not match."""
     found = []
     for hold in holds:
         if class_of(hold.op).exchange:
@@ -57,7 +57,7 @@ def _unpaired(hold: Recorded) -> Finding | None:
     said = (
         f"The splits of {hold.op} {hold.seq} of {hold.group.label} do not pair up at {rank_list(ranks)}: "
         f"rank {source} sends {rows} rows to rank {target}, which expects {wanted}"
-        + (f", and so with {len(wrong) - 1} more pairs." if len(wrong) > 1 else ".")
+        + (f"; {len(wrong) - 1} more pairs disagree as well." if len(wrong) > 1 else ".")
     )
     return _finding(hold, ranks, said, entries, tie, splits=True)
 
@@ -73,12 +73,12 @@ def _finding(
 
 
 def splits_are_recorded(entries: Iterable[Entry]) -> bool:
-    """Whether some rank's splits are known."""
+    """Whether the splits of at least one rank are recorded."""
     return any(entry.input_splits is not None for entry in entries)
 
 
 def _splits(text: str | None, size: int) -> list[int] | None:
-    """The rows for each member in group order; None if not recorded. An empty list means equal parts."""
+    """The number of rows for each member in group order; None if not recorded. An empty list means equal parts."""
     found = None if text is None else json.loads(text)
     return found if isinstance(found, list) and len(found) == size else None
 
@@ -89,7 +89,7 @@ def _at(splits: Mapping[int, list[int] | None], rank: int, index: int) -> int | 
 
 
 _FEWEST = 3
-"""Of two ranks either may be the odd one."""
+"""With only two ranks, either may be the odd one."""
 
 
 def _unbalanced(records: Records, hold: Recorded) -> Finding | None:
@@ -107,13 +107,13 @@ def _unbalanced(records: Records, hold: Recorded) -> Finding | None:
     said = (
         f"The sizes of {hold.op} {hold.seq} of {hold.group.label} do not add up: its members send {sent} "
         f"elements and expect {received}."
-        + ("" if tie else f" The exchange beside it has those of all but {rank_list(odd)} the other way round.")
+        + ("" if tie else f" The neighbouring exchange mirrors the sizes of all ranks except {rank_list(odd)}.")
     )
     return _finding(hold, ranks, said, entries, tie)
 
 
 def _without_mirror(records: Records, hold: Recorded, entries: Mapping[int, Entry]) -> list[int]:
-    """The one rank whose sizes its neighbouring exchange does not have the other way round, while all others' do."""
+    """The one rank whose sizes are not reversed in its neighbouring exchange, while all others' are."""
     if hold.seq is None or len(entries) < _FEWEST:
         return []
     for beside in (hold.seq - 1, hold.seq + 1):
@@ -127,7 +127,7 @@ def _without_mirror(records: Records, hold: Recorded, entries: Mapping[int, Entr
 
 
 def _volume(entry: Entry, *, turned: bool = False) -> tuple[int, int] | None:
-    """Elements sent and elements expected, or the other way round; None if one of them is not recorded."""
+    """Elements sent and elements expected (`turned`: expected and sent); None if one of them is not recorded."""
     ways = (entry.output_sizes, entry.input_sizes) if turned else (entry.input_sizes, entry.output_sizes)
     first, second = (json.loads(elements(sizes) or "[]") for sizes in ways)
     return (sum(first), sum(second)) if first and second else None
@@ -139,11 +139,11 @@ def _volume_in_words(entry: Entry) -> str:
 
 
 _HABIT = 8
-"""So many other exchanges must be recorded before it is a habit that all members bring equal sizes."""
+"""This many other exchanges must be recorded before equal sizes on all members count as the usual pattern."""
 
 
 def _unlike_before(records: Records, hold: Recorded) -> Finding | None:
-    """The few members whose sizes differ in an exchange, where those of all others were equal in every one before."""
+    """Members with other sizes in this exchange, where sizes were equal on all members in every other exchange."""
     entries = {entry.rank: entry for entry in hold.entries()}
     if splits_are_recorded(entries.values()) or hold.seq is None:
         return None
@@ -156,13 +156,13 @@ def _unlike_before(records: Records, hold: Recorded) -> Finding | None:
         return None
     said = (
         f"The sizes of {hold.op} {hold.seq} of {hold.group.label} differ: elements are {sides.words()}. In every other "
-        "recorded exchange of such groups all members brought equal sizes."
+        "recorded exchange of such groups, all members passed equal sizes."
     )
     return _finding(hold, list(sides.deviating), said, entries, tie=False)
 
 
 def _sizes_agree(records: Records, hold: Recorded) -> bool:
-    """Whether the members of groups of this kind brought equal sizes in all other exchanges, and in enough of them."""
+    """Whether groups of this kind had equal sizes on all members in all other exchanges, with enough exchanges seen."""
     alike = [group.id for group in records.groups.values() if kind_of(group) == kind_of(hold.group)]
     (row,) = records.query(
         "SELECT count(*) AS counted, count(*) FILTER (NOT same) AS unlike FROM ("

@@ -1,13 +1,13 @@
-"""Who keeps coming late to collectives, though the job goes on.
+"""Finds ranks that are late to collectives again and again while the job goes on.
 
-All members of a group leave an all_reduce or an all_to_all together. So who spends the least time in it came last, and
-how long the next to last was in it more than that is what all of them lost: times of one rank's clock only, no clocks
-are compared. What NCCL records as the end is when a watchdog noticed it (every 100 ms). Gloo records no end, but it
-blocks, so the rank's next call has to do: that says nothing of collectives that a step's work follows. Where all
-members are on one host, and so read one clock, the moment of the last one's call reports these, too. It tells less:
-who calls last in every step may have the most to do.
+All members of a group leave an all_reduce or an all_to_all together. So the rank that spends the least time in it
+entered last, and the time that the next to last spent beyond that is what all of them lost. Only times of one rank's
+clock are subtracted; clocks are never compared. The end that NCCL records is when a watchdog noticed it (every 100
+ms). Gloo records no end, but it blocks, so the rank's next call stands in for it; this does not work for collectives
+that are followed by a step's work. If all members are on one host, and so read one clock, the time of the last call
+covers those as well. It shows less: a rank that calls last in every step may simply have the most work.
 
-Members of a pipeline's group do different work by their stage, and some stage is always last: they are not compared.
+Members of a pipeline group do different work per stage, and some stage is always last: they are not compared.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 
 _CLEARLY_S = 0.15
-"""A rank is clearly last if the next to last waited so much longer: more than the watchdog's polling makes up."""
+"""A rank is clearly last if the next to last waited this much longer: more than the watchdog's polling explains."""
 _COLLECTIVES = 400
-"""Collectives of a group that are looked at, the last ones."""
+"""How many of a group's last collectives are examined."""
 _UNSEEN = 0.25
-"""Of the members of a group fewer may be without a record: one of these may be as late, as its host's others are."""
+"""Fewer than this share of a group's members may lack a record: one of these may be as late as others on its host."""
 _OFTEN = 4
 _SHARE = 0.75
-"""Of the collectives in which somebody is clearly last, it is the same rank in so many."""
+"""The same rank must be last in this share of the collectives in which some rank is clearly last."""
 _COSTS = 0.05
-"""Of the time that these collectives took, so much must be waiting for it. A checkpoint now and then costs less."""
+"""Waiting for it must take this share of the collectives' total time. An occasional checkpoint costs less."""
 
 
 @dataclass(frozen=True)
 class Late:
-    """A rank that is clearly last again and again in one group."""
+    """A rank that is clearly last again and again in one group, with the counts behind that."""
 
     rank: int
     group: Group
     collectives: int
     """How many collectives of the group were compared."""
     last: int
-    """In how many it was clearly last."""
+    """How many of them it was clearly last in."""
     others_last: int
-    """In how many somebody else was."""
+    """How many of them another rank was clearly last in."""
     late_s: float
-    """By how much, as the median of these."""
+    """By how many seconds it was last, as a median."""
     by_calls: bool
-    """Told by who calls last alone, and not by how long the rank is inside."""
+    """Judged only by which rank calls last, not by the time spent inside."""
 
 
 def late_ranks(records: Records) -> list[Late]:
-    """The ranks that are late by themselves: not those that wait for one of them elsewhere."""
+    """The ranks that are late by themselves, without those that are only late because they wait for one of these."""
     pipelined = _pipelines(records)
     found: dict[int, Late] = {}
     members = gathered(((row["by_calls"], row["group_id"]), row) for row in records.query(_LAST))
@@ -81,12 +81,12 @@ def late_ranks(records: Records) -> list[Late]:
 
 
 def _is_victim(rank: int, found: Iterable[Late]) -> bool:
-    """Whether it is late because it waits for another late rank in a group that they share."""
+    """Whether a late rank is late because it waits for another late rank in a group that they share."""
     return any(late.rank != rank and rank in late.group.ranks() for late in found)
 
 
 def _pipelines(records: Records) -> list[set[int]]:
-    """The members of each group that sends and receives more often than it does anything else."""
+    """The members of each group that makes more sends and receives than collectives."""
     rows = records.query(
         "SELECT group_id FROM recorded_numbers GROUP BY group_id "
         "HAVING max(greatest(p2p_seq, op_id - seq)) > coalesce(max(seq), 0)"
@@ -94,7 +94,7 @@ def _pipelines(records: Records) -> list[set[int]]:
     return [set(records.groups[row["group_id"]].ranks()) for row in rows]
 
 
-# How long each member was in each collective, and for which rank that was shortest.
+# How long each member was in each collective, and which rank was in it for the shortest time.
 _LAST = f"""
 WITH one_clock AS (
     SELECT group_id, count(d.host) = count(*) AND count(DISTINCT d.host) = 1 AS same_host
@@ -123,7 +123,7 @@ FROM inside GROUP BY by_calls, group_id, seq HAVING count(*) > 1
 
 
 def arrives_late(records: Records) -> list[Finding]:
-    """One finding for each rank that keeps coming late, from the group that shows it best."""
+    """One finding for each rank that is repeatedly late, from the group that shows it best."""
     best: dict[int, Late] = {}
     for late in late_ranks(records):
         if late.rank not in best or late.last > best[late.rank].last:
@@ -138,7 +138,7 @@ def _finding(records: Records, late: Late) -> Finding:
         Severity.WARNING,
         [late.rank],
         f"{rank_list([late.rank]).capitalize()} was last to enter {late.last} of {late.collectives} collectives of "
-        f"{late.group.label}, by {late.late_s:.1f} s (median); any other rank at most {late.others_last}.",
+        f"{late.group.label}, by {late.late_s:.1f} s (median); no other rank was last in more than {late.others_last}.",
         where(late.group),
         FindingPlace([entry.evidence() for entry in calls[-1:]]),
         late_s=round(late.late_s, 2),

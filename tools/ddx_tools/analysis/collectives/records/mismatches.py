@@ -1,6 +1,6 @@
-"""Collectives that do not match: another operation, size or data type at the same (group, sequence number).
+"""Findings about collectives that do not match: different operations, sizes or data types under one number of a group.
 
-Nothing here depends on when the dumps were taken: what was recorded under one number belongs together.
+Nothing here depends on when the dumps were taken: entries under one sequence number belong together.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Location
 _MAX_EVIDENCE = 8
 _MAX_CHECKED = 64
 _ENTRIES_AT_ONCE = 512
-"""A query costs more than the rows of some numbers of a small group."""
+"""How many entries one query fetches: for small groups, another query costs more than the rows of a few numbers."""
 
 
 @dataclass(frozen=True)
 class Disagreements:
-    """Sequence numbers of one group at which the ranks' operations, sizes or types are not all the same."""
+    """Sequence numbers of one group at which the ranks' operations, sizes or data types differ."""
 
     ops: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -36,7 +36,7 @@ class Disagreements:
 
 
 def disagreements(records: Records) -> dict[int, Disagreements]:
-    """By group id. Some may be apparent only: a coalesced block holds several operations under one number."""
+    """Disagreements per group id. Some may be only apparent: a coalesced block holds several operations per number."""
     found = {}
     for row in records.query(_DISAGREEMENTS):
         found[row["group_id"]] = Disagreements(*(tuple(row[name] or ()) for name in ("ops", "sizes", "dtypes")))
@@ -58,7 +58,7 @@ FROM (
 def first_operation_mismatch(
     records: Records, group: Group, numbers: tuple[int, ...]
 ) -> tuple[int, dict[int, Entry], Sides] | None:
-    """The first of some sequence numbers at which members really recorded different operations."""
+    """The first sequence number at which members really recorded different operations, its entries, and the sides."""
     for seq, blocks in _blocks(records, group, numbers):
         if len({tuple(sorted(entry.op for entry in block)) for block in blocks.values()}) > 1:
             entries = {rank: block[-1] for rank, block in blocks.items()}
@@ -67,7 +67,7 @@ def first_operation_mismatch(
 
 
 def _blocks(records: Records, group: Group, numbers: Sequence[int]) -> Iterator[tuple[int, dict[int, list[Entry]]]]:
-    """What each rank recorded under each of some numbers: one operation, or those of a coalesced block."""
+    """For each given number, what each rank recorded under it: one operation, or those of a coalesced block."""
     at_once = max(1, _ENTRIES_AT_ONCE // max(1, len(group.ranks())))
     for start in range(0, len(numbers), at_once):
         asked = list(numbers[start : start + at_once])
@@ -78,13 +78,13 @@ def _blocks(records: Records, group: Group, numbers: Sequence[int]) -> Iterator[
 
 
 def mismatches(records: Records, group: Group, found: Disagreements) -> list[Finding]:
-    """Findings of one group. After the first different operation the numbers no longer belong together."""
+    """The mismatches of one group. After the first different operation, numbers no longer correspond across ranks."""
     findings = []
     operation = first_operation_mismatch(records, group, found.ops)
     if operation is not None:
         findings.append(_operation_finding(records, group, *operation))
     end = operation[0] if operation else None
-    # Where sizes differ too, it is another call rather than another precision.
+    # If sizes differ as well, it is a different call rather than a different precision.
     dtypes = tuple(seq for seq in found.dtypes if seq not in found.sizes)
     fields: tuple[tuple[Aspect, Callable[[Entry], str | None], tuple[int, ...]], ...] = (
         ("shape", sizes_to_agree_on, found.sizes),
@@ -114,7 +114,7 @@ def _operation_finding(records: Records, group: Group, seq: int, entries: dict[i
 
 
 def _peers_called(records: Records, group: Group, odd: Entry, sides: Sides) -> bool | None:
-    """Whether others have made the deviating call, too, as far back as they recorded; None if its path is unknown."""
+    """Whether peers made the deviating call too, as far back as their records go; None if its call path is unknown."""
     if sides.tie or odd.path is None:
         return None
     rows = records.query(
@@ -125,9 +125,9 @@ def _peers_called(records: Records, group: Group, odd: Entry, sides: Sides) -> b
 
 
 def _by_rounds(records: Records, group: Group, entries: dict[int, Entry], sides: Sides) -> tuple[Sides, dict[str, Any]]:
-    """The sides, and which calls the deviating ranks skipped, if the rounds before tell it.
+    """The sides, and which calls the deviating ranks skipped, if earlier rounds show it.
 
-    Of two sides without a majority the rounds may single out the one that did not keep to them.
+    Without a majority, the earlier rounds may single out the side that departed from them.
     """
     if len(sides.groups) != 2:
         return sides, {}
@@ -144,7 +144,7 @@ def _by_rounds(records: Records, group: Group, entries: dict[int, Entry], sides:
 
 
 def _own_contexts(entries: dict[int, Entry], sides: Sides) -> list[str]:
-    """What encloses the deviating ranks' call and not the majority's."""
+    """The contexts that enclose the deviating ranks' call but not the majority's."""
     if sides.tie:
         return []
     usual = entries[sides.groups[0][1][0]].contexts
@@ -158,7 +158,7 @@ def _field_finding(
     key: Callable[[Entry], str | None],
     numbers: list[int],
 ) -> Finding | None:
-    """The first of some collectives whose members disagree on a field, and how many do."""
+    """A finding about the first collective whose members disagree on a field, with the number of such collectives."""
     first: tuple[int, dict[int, Entry], dict[int, str]] | None = None
     count = 0
     for seq, blocks in _blocks(records, group, numbers):
@@ -182,7 +182,7 @@ def _field_finding(
     finished = aborted is None and all(entry.done for entry in entries.values())
     odd, usual = entries.get(sides.deviating[0]), entries.get(sides.groups[0][1][0])
     places = locations([entries[rank] for rank in sides.deviating if rank in entries])
-    # It is one call: where no record shows its line, the rank that was aborted in it does.
+    # It is one call: if no record shows its line, the stack of the rank that aborted in it does.
     places = places or _aborted_at(records, aborted)
     return raising.mismatch(
         aspect,
@@ -190,7 +190,7 @@ def _field_finding(
         where(group, seq, next(iter(entries.values())).op),
         FindingPlace(_evidence(entries, sides), places),
         more=(f" {aborted.words}" if aborted else "")
-        + (" It finished all the same: the result is garbage." if finished else ""),
+        + (" It finished nevertheless: the result is garbage." if finished else ""),
         finished=finished,
         collectives=count,
         called_elsewhere=_called_elsewhere(records, group, odd, usual) if odd and usual and not sides.tie else None,
@@ -198,10 +198,10 @@ def _field_finding(
 
 
 def _called_elsewhere(records: Records, group: Group, odd: Entry, usual: Entry) -> bool | None:
-    """Whether different functions of the program made the calls; None if that is not recorded.
+    """Whether the two calls were made by different functions of the program; None if that is not recorded.
 
-    A call without any line of the program is made by a thread of torch's own (DDP's reduction of gradients), if the
-    record shows the lines of the rank's other calls.
+    A call without any line of the program comes from one of torch's own threads (DDP's gradient reduction), if the
+    record shows lines for the rank's other calls.
     """
     if odd.user_file and usual.user_file:
         return (odd.user_file, odd.user_function) != (usual.user_file, usual.user_function)
@@ -219,37 +219,37 @@ def _shown(entry: Entry, aspect: Aspect) -> str:
 
 
 def _evidence(entries: dict[int, Entry], sides: Sides) -> list[Evidence]:
-    """The deviating ranks' entries, then one of the majority to hold against them."""
+    """The deviating ranks' entries, then one of the majority for comparison."""
     ranks = list(sides.deviating)[: _MAX_EVIDENCE - 1]
     ranks += [group[0] for _, group in sides.groups if group[0] not in ranks]
     return [entries[rank].evidence() for rank in ranks[:_MAX_EVIDENCE] if rank in entries]
 
 
-# --- the size that a rank without a record brought, as far as its abort tells it
-# Gloo aborts a process that receives another size than it expects, before it can write a record. Both sizes in its
-# last words are of one part of the tensor, so their ratio is that of the whole sizes (gloo/transport/tcp/pair.cc).
+# --- the size that a rank without a record passed, as far as its abort message shows it
+# Gloo aborts a process that receives a different size than it expects, before it can write a record. Both sizes in
+# its last message are of one part of the tensor, so their ratio is that of the whole (gloo/transport/tcp/pair.cc).
 
 
 @dataclass(frozen=True)
 class Aborted:
-    """A rank that was aborted in a collective, and whose size it had."""
+    """A rank without a record that aborted in a collective, and a recorded rank that passed the same size."""
 
     rank: int
     like: int
-    """A recorded rank that brought the size that the aborted one expected."""
+    """A recorded rank that passed the size that the aborted rank expected."""
     received_bytes: int
     expected_bytes: int
 
     @property
     def words(self) -> str:
-        """Where its size is from."""
-        return f"Rank {self.rank} left no record; it was aborted where {self.expected_bytes} bytes fitted and " + (
-            f"{self.received_bytes} came, which is the ratio of these sizes."
+        """A sentence that says where its size comes from."""
+        return f"Rank {self.rank} left no record; it aborted because it expected {self.expected_bytes} bytes and " + (
+            f"received {self.received_bytes}, which is the ratio of these sizes."
         )
 
 
 def aborted_in(records: Records, group: Group, entries: Mapping[int, Entry]) -> Aborted | None:
-    """The only member without a record, if the log holds one such abort and two of the recorded sizes fit it."""
+    """The only member without a record, if the log holds one such abort and two of the recorded sizes match it."""
     silent = [rank for rank in group.members or () if rank not in records.ranks]
     aborts = {
         (int(details["received_bytes"]), int(details["expected_bytes"]))
@@ -273,7 +273,7 @@ def aborted_in(records: Records, group: Group, entries: Mapping[int, Entry]) -> 
 
 
 def _aborted_at(records: Records, aborted: Aborted | None) -> list[Location]:
-    """The line of the program at which a rank was aborted, as its last words show it."""
+    """The line of the program at which a rank aborted, from the stack that it printed at the end."""
     rows = records.query(
         "SELECT file, line, function FROM log_events WHERE kind = 'fatal_stack' AND rank = ? AND file IS NOT NULL "
         "ORDER BY source, source_line LIMIT 1",
@@ -282,26 +282,26 @@ def _aborted_at(records: Records, aborted: Aborted | None) -> list[Location]:
     return [Location(file=row["file"], line=row["line"], function=row["function"]) for row in rows]
 
 
-# --- whether a rank that called something else than its peers left their call out, by the rounds before
+# --- whether a rank that made a different call from its peers skipped their call, judged by earlier rounds
 # A program makes its collectives in rounds. If in all earlier rounds the rank's call came a fixed number of calls
-# behind the one that its peers are in now, and never in its place, the order is the same on all ranks: the odd one
-# goes on with what comes next, without the calls between. What it has called ahead since has to go on like that, too:
-# where it is in step with its peers again, it made two calls in another order.
+# after the one that its peers are in now, and never in its place, all ranks share one order, and the odd rank
+# continues with what comes next, without the calls in between. Its calls since then must be shifted in the same way:
+# if it is in step with its peers again, it only made two calls in a different order.
 
 _PAST = 400
-"""Collectives before the disagreement that are looked at."""
+"""How many collectives before the disagreement are examined."""
 _AHEAD = 40
-"""Collectives called after it that are looked at."""
+"""How many collectives called after it are examined."""
 _ENOUGH = 2
-"""Rounds that must agree: one alone is no habit."""
+"""How many rounds must agree: a single one shows no pattern."""
 
 _Call = tuple[str, str | None, str | None]
 
 
 def left_out_calls(records: Records, group: Group, odd: Collection[Entry], usual: Entry) -> list[Entry]:
-    """The calls that `odd` skipped when they came to their own, as a peer made them the last time; often none.
+    """The calls that `odd` skipped before making their own, as a peer last made them; often none.
 
-    `odd` and `usual` are what some ranks and the others recorded under the first number at which they differ.
+    `odd` and `usual` are what the deviating ranks and the others recorded under the first number at which they differ.
     """
     own, *others = {_call(entry) for entry in odd}
     if others:
@@ -313,7 +313,7 @@ def left_out_calls(records: Records, group: Group, odd: Collection[Entry], usual
         return []
     theirs, before = _call(usual), calls[-1]
     if (before, own) in pairwise(calls):
-        return []  # it has come here this way before
+        return []  # it has reached this call in the same order before
     rounds = [place for place in range(1, len(calls)) if (calls[place - 1], calls[place]) == (before, theirs)]
     lengths = {_until(calls, place, own, theirs) for place in rounds}
     if len(rounds) < _ENOUGH or len(lengths) != 1 or None in lengths:
@@ -325,7 +325,7 @@ def left_out_calls(records: Records, group: Group, odd: Collection[Entry], usual
 
 
 def _goes_on_without(records: Records, group: Group, odd: int, usual: Entry, length: int) -> bool:
-    """Whether all that a rank called ahead stands `length` numbers before the same call of a peer."""
+    """Whether every call that a rank has made since then is `length` numbers before the same call of a peer."""
     ahead = "rank IN (?, ?) AND NOT is_p2p AND op <> 'coalesced' AND seq BETWEEN ? AND ?"
     found = records.entries(group, ahead, [odd, usual.rank, usual.seq, usual.seq + _AHEAD])
     calls = {(entry.rank, entry.seq): _call(entry) for entry in found}
@@ -334,12 +334,12 @@ def _goes_on_without(records: Records, group: Group, odd: int, usual: Entry, len
 
 
 def _call(entry: Entry) -> _Call:
-    """What makes two calls of one program the same call."""
+    """The key by which two calls of a program count as the same call."""
     return entry.op, elements(entry.input_sizes) or elements(entry.output_sizes), entry.path
 
 
 def _until(calls: list[_Call], start: int, own: _Call, theirs: _Call) -> int | None:
-    """How many calls lie between one of the peers' and the next of the rank's own; None if theirs comes again first."""
+    """The number of calls from a peer's call to the rank's own next call; None if the peer's call comes again first."""
     for place in range(start + 1, len(calls)):
         if calls[place] == own:
             return place - start

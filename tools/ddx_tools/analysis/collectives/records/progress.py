@@ -1,8 +1,8 @@
-"""Whether the job was moving while its records were taken, and whose record makes no progress though it should not.
+"""Whether the job was moving while its records were taken, and which rank's record shows no progress despite that.
 
-If a peer finished an operation that nobody finishes alone, every member was in it and got out. A member whose record
-still has it unfinished, or lacks it, was recorded earlier: the job went on meanwhile. Or its completion is not noted,
-because its device or its watchdog is stuck: then its record shows signs of a later time than the peer's completion.
+If a peer finished an operation that no rank finishes alone, every member entered and left it. A member whose record
+still has it unfinished, or lacks it, was recorded earlier: the job went on meanwhile. Or the completion was not
+recorded because the device or the watchdog is stuck: then the record has times later than the peer's completion.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.analysis.collectives.wait_solver import SolvedWaits
 
 _MOMENT_OF_UNDATED_S = 3.0
-"""Ranks of a moving job do something about as often."""
+"""Ranks of a moving job do something at least about this often."""
 
 _AT_WORK = ("inside", "not_started", "idle")
-"""Where ranks are, of those that nothing holds up."""
+"""The status of ranks that nothing blocks."""
 
 
 @dataclass(frozen=True)
 class Behind:
-    """A rank whose record has not what a peer's record shows as finished."""
+    """A rank whose record lacks the end of an operation that a peer's record shows as finished."""
 
     rank: int
     group: Group
     entry: Entry | None
-    """The operation that it has unfinished; None if the record ends before."""
+    """The operation that it has unfinished; None if the record ends before it."""
     frozen: bool
-    """Its record is clearly later than the peer's completion: it should show it."""
+    """Its record is clearly later than the peer's completion, so it should show the end."""
     moment: bool
-    """Its record was taken but a moment before the peers': ranks in step differ by as much."""
+    """Its record was taken only a moment before the peers': ranks in step differ by this much."""
 
 
 def ranks_behind(records: Records) -> list[Behind]:
-    """All ranks that are behind what a peer finished, by group and rank."""
+    """All ranks whose records are behind what a peer finished, by group and rank."""
     found = []
     for group in records.groups.values():
         for rank in group.positions:
@@ -53,11 +53,11 @@ def ranks_behind(records: Records) -> list[Behind]:
 
 
 def frozen_ranks(records: Records, behind: list[Behind], graph: SolvedWaits[Recorded] | None) -> set[int]:
-    """Ranks that do not note the end of what their peers finished, rather than having been looked at too early.
+    """Ranks that fail to record the end of what their peers finished, as opposed to having been recorded too early.
 
-    They are few, they are what all waiting leads to, and all others agree with each other: had the job been
-    moving, more ranks would differ, and not all would wait for these. And their records are later; where no times tell
-    that, it can be a single one only, and not of Gloo, in which no device and no watchdog is late to note an end.
+    They are few, all waits lead to them, and all other ranks agree with each other: in a moving job more ranks would
+    differ, and not all would wait for these. Their records are also later. If no times show that, only a single rank
+    qualifies, and not with Gloo, where no device or watchdog is late to record an end.
     """
     ranks = {each.rank for each in behind}
     if graph is None or graph.tie or not ranks or graph.roots.keys() != ranks or 2 * len(ranks) >= len(records.ranks):
@@ -71,10 +71,10 @@ def frozen_ranks(records: Records, behind: list[Behind], graph: SolvedWaits[Reco
 def is_unsettled(
     records: Records, fronts: Fronts, holds: Sequence[Recorded], graph: SolvedWaits[Recorded] | None
 ) -> bool:
-    """Whether records show ranks at work that do not wait for the same as the others, and tell no wait's length.
+    """Whether records show working ranks that do not wait for the same fault as the others, and give no wait's length.
 
-    In a job that has hung for long every rank waits for the same fault: of one rank, or of the ranks of one host. Where
-    a log tells that a rank waited in what its record has pending until its limit, the job hung.
+    In a job that has hung for long, every rank waits for the same fault, of one rank or of the ranks of one host. If a
+    log says that a rank waited in its pending operation until the timeout, the job hung.
     """
     if _waited_out(records):
         return False
@@ -83,7 +83,7 @@ def is_unsettled(
     alone = {rank for rank, state in graph.roots.items() if state in ("outside", "device_behind", "stands_still")}
     stopped = all(graph.roots[rank] == "outside" for rank in alone)
     if len(alone) > 1 and not (stopped and may_be_a_host(alone) and 2 * len(alone) < len(records.ranks)):
-        return True  # Several ranks that do not come, each for itself: they are at work.
+        return True  # Several ranks are missing independently of each other: they are at work.
     accounted = {
         *graph.victims,
         *graph.roots,
@@ -93,7 +93,7 @@ def is_unsettled(
 
 
 def _waited_out(records: Records) -> bool:
-    """Whether a watchdog reported of a rank that what its record has pending took longer than its limit."""
+    """Whether a watchdog reported that an operation which is pending in a rank's record exceeded its timeout."""
     return bool(
         records.query(
             "SELECT 1 FROM log_events l JOIN pending p ON l.rank = p.rank "
@@ -104,12 +104,12 @@ def _waited_out(records: Records) -> bool:
 
 
 def stands_still(holds: Sequence[Recorded]) -> bool:
-    """Whether somebody waits for longer than ranks of a moving job do."""
+    """Whether some rank waits for longer than ranks of a moving job do."""
     return any((hold.wait_s or 0.0) >= STANDING_S for hold in holds)
 
 
 def _is_later(records: Records, group: Group, entry: Entry) -> bool:
-    """Whether the rank's record shows a time clearly after a peer's completion of the same operation."""
+    """Whether a rank's record shows a time clearly after a peer's completion of the same operation."""
     record = records.ranks[entry.rank]
     sign = record.taken_ns or record.latest_sign_ns
     finished = [
@@ -120,7 +120,7 @@ def _is_later(records: Records, group: Group, entry: Entry) -> bool:
     if sign is None:
         return False
     if not finished:
-        # Dumps of active work tell no completion. What was called so long ago did not end just between two dumps.
+        # Dumps of active work show no completions. What was called this long ago did not end just between two dumps.
         taken = [each.taken_ns for each in records.ranks.values() if each.taken_ns is not None]
         apart_s = (max(taken) - sign) / 1e9 if taken else 0.0
         called = entry.created_ns
@@ -129,7 +129,7 @@ def _is_later(records: Records, group: Group, entry: Entry) -> bool:
 
 
 def _just_called(records: Records, group: Group, rank: int) -> bool:
-    """Whether what the rank lacks was still called, or finished, about when its record was taken."""
+    """Whether what a rank lacks was still being called, or finished, around the time its record was taken."""
     taken = records.ranks[rank].taken_ns
     if taken is None:
         return True
@@ -141,7 +141,7 @@ def _just_called(records: Records, group: Group, rank: int) -> bool:
 
 def _is_moment(records: Records, rank: int) -> bool:
     dated = records.ranks[rank].taken_ns is not None
-    # The latest that undated records mention comes near their moments while a job moves.
+    # In a moving job, the latest time that an undated record mentions is close to when it was taken.
     told = {each.rank: each.taken_ns if dated else each.latest_sign_ns for each in records.ranks.values()}
     times = {each: records.true_ns(each, time) for each, time in told.items() if time is not None}
     within_s = SETTLED_S if dated else _MOMENT_OF_UNDATED_S

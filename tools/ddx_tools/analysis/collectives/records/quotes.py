@@ -1,4 +1,4 @@
-"""What findings about recorded operations point to."""
+"""Evidence, source lines and group names for findings about recorded operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_PLACES = 64
 
 
 def shown(entries: Sequence[Entry], places: Sequence[Entry] | None = None) -> FindingPlace:
-    """The first of some entries, and the distinct user lines of these (or of others), in order."""
+    """Evidence from the first entries, and the distinct user lines of these (or of `places`), in order."""
     wanted = entries if places is None else places
     found = distinct(entry.location() for entry in wanted[:_MOST_PLACES])
     return FindingPlace([entry.evidence() for entry in entries[:_MOST_EVIDENCE]], found)
@@ -26,7 +26,7 @@ def locations(entries: Sequence[Entry]) -> list[Location]:
 
 
 def where(group: Group | str | None, seq: int | None = None, operation: str | None = None) -> Where:
-    """A collective of a group."""
+    """A collective of a group, as findings refer to it."""
     return Where(BASIS, group.label if isinstance(group, Group) else group, seq, operation)
 
 
@@ -34,14 +34,14 @@ _NAMELESS = ("", "undefined")
 
 
 def kind_of(group: Group) -> str:
-    """What groups of the same role share: their description; their size, where nothing describes them."""
+    """The key shared by groups with the same role: their description, or their size if they have none."""
     if group.description not in _NAMELESS:
         return group.description
     return "" if group.members is None else f"{len(group.members)} ranks"
 
 
 def label_of(groups: Iterable[Group]) -> str:
-    """The name of groups of one kind: `mesh_tp`, `group 7`, or `37 groups of 8 ranks`."""
+    """A name for groups of one kind: `mesh_tp`, `group 7`, or `37 groups of 8 ranks`."""
     distinct = {group.id: group for group in groups}
     first = next(iter(distinct.values()))
     if len(distinct) == 1 or first.description not in _NAMELESS:

@@ -1,4 +1,4 @@
-"""What is known of each rank's record as a whole."""
+"""Summary of each rank's flight record as a whole."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from ddx_tools.analysis.collectives.records.usual_waits import patience_for
 from ddx_tools.evidence.store import Store
 
 _SMALLEST_RING = 16
-"""Nobody sets a ring to fewer entries."""
+"""No ring buffer is configured with fewer entries."""
 
 _OF_ONE_DUMP_NS = 60 * 10**9
-"""The ranks of a job that are asked for their records at one time write these within as long."""
+"""Ranks of a job that are asked for their records at the same time write them within this period."""
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """What is known of one rank's record as a whole."""
+    """Summary of one rank's record: when it was taken, and what its recorder keeps."""
 
     rank: int
     host: str | None
     source: str
     taken_ns: int | None
     latest_sign_ns: int | None
-    """The latest time that the dump itself mentions: it was taken at that time or after."""
+    """The latest time that the dump itself mentions: it was taken then or later."""
     wrapped: bool
-    """Older entries are gone."""
+    """Older entries were overwritten."""
     only_active: bool
     with_frames: bool
     oldest_done: int | None
-    """Record id of the oldest finished operation that it holds."""
+    """Record id of the oldest finished operation in the record."""
     notes_ends_at_once: bool
-    """Its backend needs no watchdog for that (Gloo)."""
+    """Its backend records the end of an operation without a watchdog (Gloo)."""
     hides_transfers: bool
-    """Its backend counts sends and receives without recording them (Gloo), and it made some or may be in its first."""
+    """Its backend counts sends and receives without recording them (Gloo), and the rank made some or may be in one."""
 
 
 def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> tuple[dict[int, RankRecord], bool, float]:
-    """The records behind the dumps that count, by rank, and what they share: (records, starts seen, patience).
+    """The records from the dumps that count, per rank, and two facts they share: (records, starts seen, patience).
 
-    Starts seen: they tell what has started on the devices; timing is on for all ranks of a job or for none.
-    Patience: so many seconds a rank may wait without anything being wrong, by the longest operation that did finish.
+    Starts seen: they show what has started on the devices; timing is on for all ranks of a job or for none.
+    Patience: the seconds that a rank may wait with nothing wrong, judged by the longest operation that finished.
     """
     seen = {row["rank"]: row for row in store.query(_SEEN)}
     active = _is_only_active(dumps, seen)
@@ -62,7 +62,7 @@ SELECT rank, min(record_id) FILTER (done) AS oldest_done, bool_or(started_ns IS 
     coalesce(max(op_id - seq), 0) > 0 AND coalesce(max(p2p_seq), 0) = 0 AS hides_transfers
 FROM recorded_numbers GROUP BY rank
 """
-# A rank's count shows in its next collective. Of one in its first transfer peers tell, whose transfers came later.
+# A rank's count appears in its next collective. A rank in its first transfer shows by peers that made theirs later.
 _BEGINNING = """
 SELECT DISTINCT rank FROM chosen JOIN (
     SELECT group_id, min(seq) AS first FROM recorded_numbers WHERE op_id > seq
@@ -74,10 +74,10 @@ SELECT DISTINCT rank FROM chosen JOIN (
 
 
 def _is_only_active(dumps: Mapping[int, list[dict[str, Any]]], seen: Mapping[int, Mapping[str, Any]]) -> bool:
-    """Whether the dumps leave out what is finished (TORCH_INCLUDE_ONLY_ACTIVE): nothing in them says so.
+    """Whether the dumps leave out finished entries (TORCH_INCLUDE_ONLY_ACTIVE), which nothing in them states.
 
-    Then none holds anything finished, and what is left out leaves gaps in the numbers of some. A ring that has lost all
-    that is finished has no gaps, and as many entries as any other of the job.
+    If they do, no dump holds a finished entry, and some have gaps in their numbers. A ring that merely lost all its
+    finished entries has no gaps, and as many entries as any other ring of the job.
     """
     if not seen or any(row["oldest_done"] is not None for row in seen.values()):
         return False
@@ -116,9 +116,9 @@ def _rank_record(
 def _dated_by_each_other(
     records: dict[int, RankRecord], dumps: Mapping[int, list[dict[str, Any]]]
 ) -> dict[int, RankRecord]:
-    """Records with the times of their files, where files of others, written then, tell when these were taken.
+    """Records dated by their files' times, if other files written at that time show when these were taken.
 
-    Files that nobody copied keep the times of their writing, however long their ranks did nothing before.
+    A file that was never copied keeps the time at which it was written, however long its rank had done nothing.
     """
     by_file = [its.taken_ns for rank, its in records.items() if its.taken_ns and dumps[rank][0]["taken_ns"] is None]
     if not by_file:
@@ -133,9 +133,9 @@ def _dated_by_each_other(
 
 
 def _moment_ns(dump: Mapping[str, Any], sign_ns: int | None, within_s: float) -> int | None:
-    """When it was taken. A file that was written to soon after the last thing that it mentions was written then.
+    """When a dump was taken: its file's time, if that is soon after the last event that the dump mentions.
 
-    One that was written to later may be a copy; one that was written to before is a copy that a clock or a tool dated.
+    A file with a later time may be a copy; one with an earlier time is a copy dated by another clock or a tool.
     """
     taken_ns: int | None = dump["taken_ns"]
     written_ns: int | None = dump["written_ns"]

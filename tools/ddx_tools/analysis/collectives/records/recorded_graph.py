@@ -1,4 +1,4 @@
-"""What flight records know beside the waits: in what state a rank is, and which ranks without a record are to blame."""
+"""What flight records show apart from the waits: each rank's state, and which ranks without a record are to blame."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ _STATES: dict[str, State] = {
 def recorded_graph(
     records: Records, fronts: Fronts, holds: Sequence[Recorded], deviating: Set[int]
 ) -> SolvedWaits[Recorded] | None:
-    """The graph behind the waits of flight records; None if nobody waits for anybody."""
+    """The wait graph of flight records, solved for its roots; None if no rank waits for another."""
 
     def state(rank: int) -> State | None:
         return "elsewhere" if rank in deviating else _STATES.get(fronts.status[rank])
 
     def silent(unexplained: list[Recorded]) -> tuple[list[int], bool]:
         ranks, tie = _silent(records, unexplained)
-        # A rank that is gone keeps nobody in an operation that all members are in.
+        # A missing rank cannot block an operation that all members are in.
         return ranks, tie or any(hold.is_complete and hold.transfer is None for hold in holds)
 
     return graph_of(holds, Known(state, silent, lambda circle: odd_of_circle(records, circle, holds)))
 
 
 def _silent(records: Records, holds: Sequence[Recorded]) -> tuple[list[int], bool]:
-    """The fewest ranks without a record that explain waits which no record does, and whether others would do."""
+    """The fewest ranks without a record that explain the waits no record explains, and whether others also would."""
     found = {hold.unknown[0] for hold in holds if len(hold.unknown) == 1}
     rest = [hold for hold in holds if not found & set(hold.unknown)]
     more, tie = fewest(set(hold.unknown) for hold in rest)
     found |= more
     if found and (host := _absent_host(records.absent, holds)):
         return sorted(host), False
-    # Others that left none either, and are not to blame, show that records got lost: that one is missing says little.
-    # Nor do several ranks die at once, unless a host does. And where all are in one operation, all may be in it.
+    # Innocent ranks without a record show that records got lost, so a missing record says little. Several ranks do not
+    # die at once unless their host does. And if all waiting ranks are in one operation, the absent ones may be as well.
     in_one = {(hold.group.id, hold.seq) for hold in holds}
     unsaid = len(in_one) == 1 and hides_disagreement(holds[0].op)
-    # Of a single record nobody knows whether others were looked for.
+    # With a single record, it is unknown whether anyone looked for others.
     lone = len(records.ranks) == 1
-    # What ranks only called ahead of what they are in, which their rings have lost, others may have called as well.
+    # If ranks only called an operation ahead, and their rings lost what they are in, others may have called it as well.
     ahead = not any(hold.fronts for hold in holds)
     return sorted(found), tie or lone or ahead or found != records.absent or len(found) > 1 or unsaid
 
 
 def _absent_host(absent: Set[int], holds: Sequence[Recorded]) -> Set[int]:
-    """The absent ranks that may be those of one host, and explain all waits; empty if there are none, or several.
+    """The absent ranks that may make up one host and explain all waits; empty if no such host, or several, exist.
 
-    A record that got lost besides is one of few ranks that do not make up a host.
+    A record that got lost independently belongs to one of a few ranks that do not make up a host.
     """
     if may_be_a_host(absent):
         return absent
@@ -74,29 +74,28 @@ def _absent_host(absent: Set[int], holds: Sequence[Recorded]) -> Set[int]:
 
 
 def may_be_a_host(ranks: Set[int]) -> bool:
-    """Whether these may be all ranks of one host: so many in a row, beginning at a multiple of their number."""
+    """Whether these may be all ranks of one host: consecutive, and starting at a multiple of their number."""
     first, count = min(ranks), len(ranks)
     return count >= _SMALLEST_HOST and max(ranks) == first + count - 1 and first % count == 0
 
 
-# --- who is the odd one among ranks that wait for each other in a circle
-# Each operation of the circle parts the ranks into those in it and those that stay away. If a few stay away from
-# where many are, and wait for more than they are, the few went another way than the program's: they are the odd ones.
-# Where both sides are as many, nobody is.
-# Which of two ranks left something out, where one waits in a transfer and the other in a collective that the first is
-# not in: how many transfers a rank has made when it comes to a collective is the same for all that have its place in
-# the program, which are the ranks of the same place in other groups of the kind, or the other members where there is
-# one group only. Where there are none, its own rounds before tell, if they are all alike.
-# And where a rank waits in one group for a peer that waits in another group for it, one of the two called the
-# operations in the other order. The groups of one kind (all tensor-parallel groups, say) run through the same
-# program, so all other ranks show the order: how many collectives of the one kind each had called when it called the
-# other.
+# --- which rank deviates among ranks that wait for each other in a circle
+# Each operation of the circle splits the ranks into those in it and those not in it. If a few are missing where many
+# are, and wait for more ranks than they are, the few left the program's path: they deviate. If both sides are equally
+# large, no rank is singled out.
+# If one rank waits in a transfer and another in a collective that the first is not in, one of them skipped a call. The
+# number of transfers made before a collective is the same for all ranks with the same position in the program: those
+# in the same position of similar groups, or the other members if there is only one group. If there are none, the
+# rank's own earlier rounds decide, provided that they are all the same.
+# If a rank waits in one group for a peer that waits for it in another group, one of the two called the operations in
+# the wrong order. Groups of one kind (all tensor-parallel groups, say) run the same program, so all other ranks show
+# the order: how many collectives of one kind each had called when it called the other.
 
 
 def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded]) -> tuple[set[int], By]:
-    """The odd ones of a circle, empty if nobody is singled out; and what tells it.
+    """The deviating ranks of a circle (empty if none is singled out), and which criterion singles them out.
 
-    By pairing of sends and receives, by absence from where many are, or by the order of calls that others follow.
+    The criteria: pairing of sends and receives, absence from where many are, or the call order that others follow.
     """
     inside = [hold for hold in holds if circle & hold.waiting.keys() and circle & set(hold.blockers)]
     if len(odd := _misdirected(circle, holds) & circle) == 1:
@@ -114,7 +113,7 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
 
 
 def _without_held(few: set[int], holds: Sequence[Recorded]) -> set[int]:
-    """Without those of them that wait for others of them only."""
+    """Drop the ranks that wait only for others in the same set."""
     blockers: dict[int, set[int]] = {rank: set() for rank in few}
     for hold in holds:
         for rank in few & hold.waiting.keys():
@@ -123,14 +122,14 @@ def _without_held(few: set[int], holds: Sequence[Recorded]) -> set[int]:
 
 
 def _others_alike(few: Set[int], holds: Sequence[Recorded]) -> bool:
-    """Whether others that are where these are stay away from the same operation of other groups of the kind."""
+    """Whether other ranks in the same place are also missing from the same operation in similar groups."""
     beside = {rank for hold in holds if few & hold.waiting.keys() for rank in hold.waiting} - few
     missed = {(kind_of(hold.group), hold.op) for hold in holds if set(hold.blockers) == few}
     return any(beside & set(hold.blockers) for hold in holds if (kind_of(hold.group), hold.op) in missed)
 
 
 def _are_odd(few: Set[int], circle: Set[int], holds: Sequence[Recorded]) -> bool:
-    """Whether all others wait for these, directly or through others, and these wait for more than they are."""
+    """Whether all other ranks wait for these, directly or indirectly, and these wait for more ranks than they are."""
     waiting = {rank for hold in holds if set(hold.blockers) == few for rank in hold.waiting}
     awaited = {rank for hold in holds if few & hold.waiting.keys() for rank in hold.blockers} - few
     if len(waiting - few) <= len(few) or len(awaited) <= len(few):
@@ -145,10 +144,10 @@ def _are_odd(few: Set[int], circle: Set[int], holds: Sequence[Recorded]) -> bool
 
 
 def _misdirected(circle: Set[int], holds: Sequence[Recorded]) -> set[int]:
-    """Ranks whose transfer has no other end, while a third's with them has none either: they took another peer.
+    """Ranks that addressed the wrong peer: their transfer has no other end, nor does a third rank's transfer with them.
 
-    If everybody in the circle is in a transfer, that may be all there is to it, unless the sizes tell which belong
-    together.
+    If every rank of the circle is in a transfer, the circle may have no other cause, unless the sizes show which
+    transfers belong together.
     """
     lonely = {rank: hold.transfer for hold in holds if hold.transfer and hold.lacking for rank in hold.waiting}
     missed = {hold.transfer.peer: hold.transfer for hold in holds if hold.transfer and hold.lacking}
@@ -168,11 +167,11 @@ def _misdirected(circle: Set[int], holds: Sequence[Recorded]) -> set[int]:
 
 
 _ROUNDS = 6
-"""Rounds of the past that are looked at."""
+"""How many earlier rounds are examined."""
 
 
 def odd_by_rounds(records: Records, holds: Sequence[Recorded]) -> set[int]:
-    """The rank of a circle that made fewer or more transfers than usual; empty if that is neither or both."""
+    """The rank of a circle that made fewer or more transfers than usual; empty unless exactly one did."""
     lonely = [hold for hold in holds if hold.transfer is not None and hold.lacking]
     if records.only_active or len({rank for hold in lonely for rank in (*hold.lacking, *hold.waiting)}) != 2:
         return set()
@@ -190,9 +189,9 @@ def odd_by_rounds(records: Records, holds: Sequence[Recorded]) -> set[int]:
 
 
 def odd_by_siblings(records: Records, holds: Sequence[Recorded]) -> set[int]:
-    """The rank that made fewer or more transfers than those of its place in other groups; empty unless it is one.
+    """The rank that made fewer or more transfers than its counterparts in similar groups; empty unless exactly one did.
 
-    Counted up to the last collective of each rank that waits in a transfer or that one waits for.
+    Transfers count up to the last collective of each rank that waits in a transfer or is awaited in one.
     """
     transfers = [hold for hold in holds if hold.transfer is not None]
     ends = {rank: hold.group for hold in transfers for rank in (*hold.blockers, *hold.waiting)}
@@ -203,7 +202,7 @@ def odd_by_siblings(records: Records, holds: Sequence[Recorded]) -> set[int]:
 
 
 def _differs_from_siblings(records: Records, rank: int, group: Group) -> bool:
-    """Whether all ranks of its place in groups of one kind made the same number of transfers, and this one another."""
+    """Whether a rank's counterparts in similar groups all made the same number of transfers, and the rank did not."""
     alike = [each for each in records.groups.values() if kind_of(each) == kind_of(group)]
     place = group.ranks().index(rank)
     siblings = [each.ranks()[place] for each in alike if each.id != group.id and len(each.ranks()) > place]
@@ -230,11 +229,11 @@ def _differs_from_siblings(records: Records, rank: int, group: Group) -> bool:
 
 
 _Made = dict[int, list[int]]
-"""By rank: how many transfers it had made at each of the last collectives; the last one is the one that hangs."""
+"""Per rank: how many transfers it had made at each of the last collectives, of which the last one hangs."""
 
 
 def _transfers_made(records: Records, collective: Recorded, transfers: Group) -> _Made:
-    """Of all ranks of groups of one kind. Who has not come to the collective counts as far as it came."""
+    """Transfers made by all ranks of similar groups. A rank that never entered the collective counts up to its end."""
     alike = [group.id for group in records.groups.values() if kind_of(group) == kind_of(transfers)]
     listed = ", ".join(map(str, alike))
     seq = collective.seq or 0
@@ -252,7 +251,7 @@ def _transfers_made(records: Records, collective: Recorded, transfers: Group) ->
 
 
 def _compared(records: Records, made: _Made, group: Group, rank: int, other: int) -> int:
-    """How many transfers more (or fewer, below 0) than usual a rank has made; 0 if nothing tells."""
+    """How many more transfers than usual a rank has made (negative: fewer); 0 if that is unknown."""
     mine = made.get(rank)
     if not mine:
         return 0
@@ -270,7 +269,7 @@ def _compared(records: Records, made: _Made, group: Group, rank: int, other: int
 def odd_by_order(records: Records, holds: Sequence[Recorded]) -> set[int]:
     """The ranks of a circle that called two kinds of collectives in another order than all others; empty if unclear.
 
-    Ranks of several groups of one kind can differ so at the same place of the program.
+    Ranks of several similar groups can deviate in this way at the same place of the program.
     """
     collectives = [hold for hold in holds if hold.transfer is None and hold.seq is not None and hold.fronts]
     alike = gathered(((kind_of(hold.group), hold.seq), hold) for hold in collectives)
@@ -286,23 +285,23 @@ def odd_by_order(records: Records, holds: Sequence[Recorded]) -> set[int]:
     usual = _most_have(others or list(theirs.values()))
     if usual is None and not others:
         usual = _usual_by_rounds(before.values())
-    # Stages of a pipeline call different numbers of their collectives: then nobody here does what the others do.
+    # Pipeline stages make different numbers of collectives: then no rank here does what the others do.
     if usual is None or usual not in theirs.values():
         return set()
     odd = {rank for rank in suspects if now.get(rank, usual) != usual}
-    # Who has not come to the larger group's operation has called more of the smaller kind than the others before it.
+    # A rank that has not entered the larger group's operation has made more calls of the smaller kind before it.
     odd |= {rank for rank in suspects - now.keys() if last[rank] > usual}
     return odd if len(odd) < len(suspects) else set()
 
 
 def _most_have(counts: Sequence[int]) -> int | None:
-    """What more than half have."""
+    """The count that more than half share; None if there is none."""
     usual, many = Counter(counts).most_common(1)[0]
     return usual if 2 * many > len(counts) else None
 
 
 def _usual_by_rounds(rounds: Iterable[Sequence[int | None]]) -> int | None:
-    """How many of the smaller kind belong before an operation, if there were as many more in every round before."""
+    """How many collectives of the smaller kind precede an operation, if every earlier round added the same number."""
     past = {tuple(each[:-1]) for each in rounds if None not in each[:-1]}
     if len(past) != 1:
         return None
@@ -316,9 +315,9 @@ def _members_seen(holds: Iterable[Recorded]) -> set[int]:
 
 
 def _called_before(records: Records, smaller: Group, larger: Recorded) -> dict[int, list[int | None]]:
-    """For each rank, the last one in groups like `smaller` before its latest calls like `larger`, and before that one.
+    """Per rank: the last collective in groups like `smaller` before each of its latest calls in groups like `larger`.
 
-    None for a call that it has not made, or that its record has lost.
+    None for a call that the rank has not made, or that its record has lost.
     """
     alike = {
         kind_of(each): [group.id for group in records.groups.values() if kind_of(group) == kind_of(each)]

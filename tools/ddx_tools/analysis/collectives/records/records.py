@@ -1,7 +1,7 @@
-"""Flight records of all ranks as the analysis reads them: summaries by rank and group, entries only where asked for.
+"""Flight records of all ranks as the analysis reads them: summaries per rank and group, entries only on request.
 
-Millions of entries stay in the store. What is held here is one line for each member of each group, and the
-operations that ranks are stuck in.
+Millions of entries stay in the store. Held here are one row per member of each group, and the operations that ranks
+are stuck in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ddx_tools.model.diagnosis import Evidence, Location
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One operation of one rank."""
+    """A flight-record entry: one operation of one rank."""
 
     rank: int
     record_id: int
@@ -50,19 +50,19 @@ class Entry:
     user_line: int | None
     user_function: str | None
     path: str | None
-    """Of calls, from the program's outermost frame to the one that made it: equal for equal ones."""
+    """The call path, from the program's outermost frame to the calling one: equal for equal paths."""
     source: str
     contexts: tuple[str, ...]
-    """What encloses the call, as far as its frames show it (checkpoint, fsdp, evaluation, …)."""
+    """What encloses the call, according to its frames (checkpoint, fsdp, evaluation, …)."""
 
     def location(self) -> Location | None:
-        """The user's line that made the call; None without frames."""
+        """The line of the user's program that made the call; None without frames."""
         if self.user_file is None:
             return None
         return Location(file=self.user_file, line=self.user_line, function=self.user_function)
 
     def evidence(self) -> Evidence:
-        """Where a reader finds the entry, and its words."""
+        """Evidence that quotes the entry and says where it stands."""
         return Evidence(source=f"{self.source}#record_id={self.record_id}", quote=entry_words(asdict(self)))
 
 
@@ -73,28 +73,28 @@ _IF_UNKNOWN: dict[str, Any] = {"record_id": -1, "seq": -1, "op": "", "done": Fal
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far one rank came in one group, by sequence numbers of collectives; None where nothing says it."""
+    """How far one rank got in one group, as sequence numbers of collectives; None where unknown."""
 
     first_recorded: int | None = None
     last_recorded: int | None = None
     last_done: int | None = None
     last_done_together: int | None = None
-    """The last finished one that nobody can finish before all entered it."""
+    """The last finished collective of a kind that no rank finishes before all have entered it."""
     enqueued: int | None = None
-    """From the counters, which outlive the ring buffer. So are the next two."""
+    """Like the next two, from the counters, which survive when the ring buffer wraps."""
     started: int | None = None
     completed: int | None = None
 
     @property
     def entered(self) -> int | None:
-        """The last collective that the rank is known to have entered; None if the record cannot tell."""
+        """The last collective that the rank is known to have entered; None if the record does not show it."""
         known = [number for number in (self.last_recorded, self.enqueued) if number is not None]
         return max(known, default=None)
 
 
 @dataclass
 class Group:
-    """One process group and how far its members came."""
+    """A process group, and how far each of its members got."""
 
     id: int
     key: str
@@ -103,20 +103,20 @@ class Group:
     members: tuple[int, ...] | None
     positions: dict[int, Position] = field(default_factory=dict)
     pending: dict[int, Entry] = field(default_factory=dict)
-    """By rank: its oldest collective that is not finished."""
+    """Per rank, its oldest unfinished collective."""
     at: dict[int, dict[int, Entry]] = field(default_factory=dict)
-    """What every rank recorded under the sequence numbers of `pending`, by number and rank."""
+    """What every rank recorded under the sequence numbers in `pending`, by number and rank."""
 
     @property
     def label(self) -> str:
-        """The group for a person: its description, and its name where that says more."""
+        """The group's name for a person: its description, or its name if that says more."""
         if self.description in ("", "undefined"):
             return f"group {self.name or self.key}"
         return self.description
 
     @cached_property
     def last_finished_together(self) -> tuple[int, int | None, int]:
-        """The last collective that some rank finished and nobody finishes alone; that rank; the last of all others."""
+        """The last finished collective that no rank finishes alone; a rank that finished it; the last of all others."""
         best, owner, second = -1, None, -1
         for rank, position in self.positions.items():
             number = -1 if position.last_done_together is None else position.last_done_together
@@ -127,32 +127,32 @@ class Group:
         return best, owner, second
 
     def finished_by_peers(self, rank: int) -> int:
-        """The last collective that some peer finished and that nobody finishes alone; -1 if none is known."""
+        """The last collective that a peer finished and that no rank finishes alone; -1 if none is known."""
         best, owner, second = self.last_finished_together
         return second if owner == rank else best
 
     def is_overtaken(self, rank: int) -> bool:
-        """Whether a peer finished a collective that needed this rank, and the rank's record lacks it."""
+        """Whether a peer finished a collective that needed this rank, although the rank's record lacks it."""
         finished = self.finished_by_peers(rank)
         return finished >= 0 and self.entered(rank, finished) is False
 
     def ranks(self) -> tuple[int, ...]:
-        """The members, or, where no record lists them, the ranks that recorded something in the group."""
+        """The members or, if no record lists them, the ranks that recorded something in the group."""
         return self.members if self.members is not None else tuple(sorted(self.positions))
 
     def last_entered(self, rank: int) -> int | None:
-        """The last collective that a rank entered; None if its record cannot tell."""
+        """The last collective that a rank entered; None if its record does not show it."""
         position = self.positions.get(rank)
         return None if position is None else position.entered
 
     def entered(self, rank: int, seq: int) -> bool | None:
-        """Whether a rank entered the collective `seq`; None if its record cannot tell."""
+        """Whether a rank entered the collective `seq`; None if its record does not show it."""
         last = self.last_entered(rank)
         return None if last is None else last >= seq
 
 
 class Records:
-    """All ranks' records of one job, over the store that holds the entries."""
+    """The flight records of all ranks of one job, over the store that holds the entries."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -170,40 +170,40 @@ class Records:
 
     @cached_property
     def clock_offsets_s(self) -> Mapping[int, float]:
-        """By rank, seconds that its clock is ahead: see `clock_offsets`. Worked out where times are compared."""
+        """Per rank, the seconds by which its clock is ahead (see `clock_offsets`). Computed when times are compared."""
         return clock_offsets(self.store)
 
     @cached_property
     def only_active(self) -> bool:
-        """Whether dumps leave out what is finished: then there is no history."""
+        """Whether dumps leave out finished entries, so that there is no history."""
         return any(record.only_active for record in self.ranks.values())
 
     def true_ns(self, rank: int, time_ns: int) -> int:
-        """A time of a rank's clock, on the clock that all ranks are compared by."""
+        """Convert a time on a rank's clock to the common clock that all ranks are compared on."""
         return time_ns - int(self.clock_offsets_s.get(rank, 0.0) * 1e9)
 
     def wait_s(self, rank: int, since_ns: int | None) -> float | None:
-        """Seconds from a time of a rank's clock to the moment of its record; None if one of them is unknown."""
+        """Seconds from a time on a rank's clock until its record was taken; None if one of the two is unknown."""
         taken_ns = self.ranks[rank].taken_ns
         return None if taken_ns is None or since_ns is None else max(0.0, (taken_ns - since_ns) / 1e9)
 
     @cached_property
     def absent(self) -> frozenset[int]:
-        """Ranks of the world, or of a group, that left no record."""
+        """Ranks of the job or of a group that left no record."""
         members = (group.members or () for group in self.groups.values())
         return frozenset(range(self.world_size or 0)).union(*members) - self.ranks.keys()
 
     def transfers(self, *, only_active: bool = False) -> Transfers:
-        """Sends and receives that are not finished; see `pending_transfers`."""
+        """Unfinished sends and receives; see `pending_transfers`."""
         members = {group.id: group.members for group in self.groups.values()}
         return pending_transfers(self.store, members, only_active=only_active)
 
     def query(self, sql: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
-        """Rows over the store, and the views `chosen`, `recorded` and `rules` in it."""
+        """Query the store, including its views `chosen`, `recorded` and `rules`."""
         return self.store.query(sql, parameters)
 
     def entries(self, group: Group, condition: str, parameters: Iterable[Any] = ()) -> list[Entry]:
-        """Entries of a group that meet an SQL condition on the view `recorded`, by rank and record id."""
+        """A group's entries that match an SQL condition on the view `recorded`, by rank and record id."""
         rows = self.query(
             f"SELECT * FROM recorded WHERE group_id = ? AND ({condition}) ORDER BY rank, record_id, seq",
             [group.id, *parameters],
@@ -211,7 +211,7 @@ class Records:
         return [_entry(row) for row in rows]
 
     def entries_of(self, wanted: Iterable[tuple[int, int, int]]) -> list[Entry]:
-        """The entries of (rank, group id, record id), in that order."""
+        """The entries with the given (rank, group id, record id), in that order."""
         keys = list(wanted)
         if not keys:
             return []
@@ -221,7 +221,7 @@ class Records:
         return [found[key] for key in keys if key in found]
 
     def collective(self, group: Group, seq: int) -> dict[int, Entry]:
-        """What every rank recorded under one sequence number of a group."""
+        """Per rank, the entry recorded under one sequence number of a group."""
         return _by_rank(self.entries(group, "NOT is_p2p AND seq = ?", [seq]))
 
     def _load_positions(self) -> None:
@@ -230,7 +230,7 @@ class Records:
             for row in self.query(
                 "SELECT group_id, rank, max(last_enqueued) AS enqueued, max(last_started) AS started, "
                 "max(last_completed) AS completed FROM chosen "
-                # The counters of a group that does point-to-point operations mix their numbers with the collectives'.
+                # In groups with point-to-point operations, the counters mix their numbers with those of collectives.
                 "ANTI JOIN (SELECT DISTINCT group_id FROM recorded_numbers WHERE p2p_seq > 0) USING (group_id) "
                 "GROUP BY group_id, rank"
             )
@@ -240,7 +240,7 @@ class Records:
         for group_id, rank in sorted({**counters, **recorded}, key=lambda key: (key[0], key[1])):
             counted: Mapping[str, Any] = counters.get((group_id, rank), {})
             seen: Mapping[str, Any] = recorded.get((group_id, rank), {})
-            # A complete record without the group says that the rank never called anything in it.
+            # A complete record without the group means that the rank never called anything in it.
             nothing = -1 if not seen and not (self.ranks[rank].wrapped or self.ranks[rank].only_active) else None
             self.groups[group_id].positions[rank] = Position(
                 seen.get("first_seq"),
@@ -253,7 +253,7 @@ class Records:
             )
 
     def _load_pending(self) -> None:
-        """The oldest unfinished collective of each rank and group. What lies before a finished one is finished."""
+        """Load the oldest unfinished collective of each rank and group. Anything before a finished one is finished."""
         self.store.execute(MAKE_PENDING)
         self.store.execute(MAKE_SAME_NUMBERS)
         oldest = self.query(OLDEST_PENDING)
@@ -267,10 +267,10 @@ class Records:
             _take(together, _entry(row))
 
     def _infer_finished(self) -> None:
-        """What dumps of active work alone leave out: a rank has finished what lies before its first entry in a group.
+        """Infer what dumps of active work leave out: a rank has finished everything before its first entry in a group.
 
-        Nothing says what it called there, so it counts only if others are still in it, in an operation that nobody
-        finishes before all entered.
+        What it called there is unknown, so it counts only if others are still in it, in an operation that no rank
+        finishes before all have entered.
         """
         if not self.only_active:
             return
@@ -293,7 +293,7 @@ def _by_rank(entries: Iterable[Entry]) -> dict[int, Entry]:
 
 
 def _take(by_rank: dict[int, Entry], entry: Entry) -> None:
-    """A coalesced block shares one sequence number, and its closing entry tells nothing of its own."""
+    """Add an entry to `by_rank`. A coalesced block shares one number; its closing entry carries no information."""
     if entry.op != "coalesced" or entry.rank not in by_rank:
         by_rank[entry.rank] = entry
 
@@ -309,12 +309,12 @@ def _entry(row: dict[str, Any]) -> Entry:
     return Entry(**told | unknown, contexts=tuple(json.loads(row["contexts"] or "[]")))
 
 
-# --- how far ranks came in their groups, and what they are stuck in: tables and queries over the views of `selection`
-# positions         the first and the last collective of each rank and group, and the last finished ones
-# pending           the oldest one that each rank has not finished
-# same_numbers      what every rank recorded under these numbers
-# As tables, since several queries need them and millions of entries are behind each. The entry that closes a batch of
-# transfers carries the number of the collective before it.
+# --- how far ranks got in their groups, and what they are stuck in: tables and queries over the views of `selection`
+# positions         the first and last collective of each rank and group, and the last finished ones
+# pending           the oldest collective that each rank has not finished
+# same_numbers      what every rank recorded under those numbers
+# They are tables because several queries need them and each condenses millions of entries. The entry that closes a
+# batch of transfers carries the number of the preceding collective.
 
 _COLLECTIVES = """
 SELECT * FROM recorded_numbers JOIN rules USING (call) ANTI JOIN batches USING (rank, group_id, record_id)
@@ -328,7 +328,7 @@ SELECT group_id, rank, min(seq) AS first_seq, max(seq) AS last_seq, max(seq) FIL
 FROM ({_COLLECTIVES}) GROUP BY group_id, rank
 """
 
-# An operation may be marked late (Gloo's `retired`): what lies before a finished one of the group is finished.
+# An operation may be marked finished late (Gloo's `retired`): anything before a finished one is finished.
 MAKE_PENDING = f"""
 CREATE OR REPLACE TEMP TABLE pending AS
 SELECT r.group_id, r.rank, min(r.seq) AS seq
@@ -353,13 +353,13 @@ SELECT e.* FROM ({with_texts("same_numbers")}) e WHERE NOT e.is_p2p ORDER BY e.g
 """
 
 
-# --- where the members' calls of one number differ: what all comparisons of calls begin with
-# tokens            what identifies each collective: its operation, sizes and call site, as numbers of `rules`
-# differences       for each group and number, whether these differ, and the ranks between which call sites are known
+# --- where the members' calls under one number differ: the starting point of all call comparisons
+# tokens            what identifies each collective: its operation, sizes and call site, as numbers from `rules`
+# differences       for each group and number, whether these differ, and the range of ranks with known call sites
 
 
 def make_differences(store: Store) -> None:
-    """The view `tokens`, and the table `differences`: one pass over all entries instead of one for each question."""
+    """Create the view `tokens` and the table `differences`: one pass over all entries instead of one per question."""
     store.execute(
         "CREATE OR REPLACE TEMP VIEW tokens AS SELECT group_id, rank, seq, op, sizes, dtypes, "
         "CASE WHEN rooted THEN caller ELSE site END AS place "

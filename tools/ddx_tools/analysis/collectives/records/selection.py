@@ -1,8 +1,8 @@
-"""Which dumps count, and views over their entries: one record a rank, groups put together across ranks.
+"""Selection of the dumps that count, and views over their entries: one record per rank, groups joined across ranks.
 
-chosen            the memberships of the dumps that count, with rank and group
-recorded_numbers  their entries, narrow: what can be compared without text
-recorded          their entries, with texts
+chosen            group memberships in the dumps that count, with rank and group
+recorded_numbers  their entries, numeric columns only: what can be compared without text
+recorded          their entries, with text columns
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class DumpSelection:
-    """The dumps that count by rank, and the groups that they name."""
+    """The dumps that count, per rank, and the groups that they name."""
 
     dumps: Mapping[int, list[_Row]]
     groups: list[_Row]
     world_size: int | None
     left_out: list[str]
-    """What belongs to another attempt of the job, or to another moment: lines for a person."""
+    """Dumps from another attempt of the job, or another moment, as lines for a person."""
 
 
 def select(store: Store) -> DumpSelection:
-    """Choose dumps and make the views; dumps whose rank nothing says stay out (the probe names them)."""
+    """Choose the dumps that count and create the views; dumps of unknown rank are left out (the probe lists them)."""
     dumps = store.query(
         "SELECT * FROM fr_dumps WHERE rank IS NOT NULL ORDER BY rank, taken_ns NULLS FIRST, with_frames, source"
     )
@@ -54,22 +54,22 @@ def select(store: Store) -> DumpSelection:
 
 
 def _of_the_moment(dumps: list[_Row]) -> tuple[list[_Row], list[_Row]]:
-    """The dumps of one rank to use (one for each recorder of the process), and those that only add to them.
+    """The dumps to use for one rank (one for each recorder of the process), and those that only add details.
 
-    A live capture asks all ranks at one moment without frames, then some of them again with frames: the first
-    look is the simultaneous one. Of dumps that a job left on disk the newest counts, since older ones may
-    belong to an earlier attempt.
+    A live capture reads all ranks at one moment without frames, then some of them again with frames: the first
+    sample is the simultaneous one. Of the dumps that a job left on disk, the newest counts, since older ones may
+    be from an earlier attempt.
     """
     live = [dump for dump in dumps if dump["origin"] == "agent"]
     moment = (live[0] if live else dumps[-1])["taken_ns"]
-    # Of several encodings of one recorder's moment the last has frames, if any has.
+    # If one moment of a recorder exists in several encodings, the last one has frames, if any has.
     together = [dump for dump in live or dumps if dump["taken_ns"] == moment]
     base = list({dump["backend"]: dump for dump in together}.values())
     return base, [dump for dump in live if dump["taken_ns"] != moment]
 
 
 def _make_chosen(store: Store, base: Mapping[int, list[_Row]]) -> list[_Row]:
-    """The table `chosen`; returns its groups. Ranks whose dump lists no members join the group that lists them."""
+    """Create the table `chosen`; return its groups. Ranks whose dump lists no members join the group listing them."""
     store.replace("chosen_dumps", {"dump": "BIGINT"}, [[dump["dump"]] for dumps in base.values() for dump in dumps])
     unlisted = store.query(
         "SELECT DISTINCT d.rank, g.group_id, g.name FROM fr_memberships m JOIN chosen_dumps USING (dump) "
@@ -99,7 +99,7 @@ _NUMBERS = "e.record_id, e.seq, e.p2p_seq, e.op_id, e.call, e.state, e.created_n
 
 
 def _make_recorded(store: Store, base: Mapping[int, list[_Row]], later: list[_Row]) -> None:
-    """The views of entries. A later look at the same rank adds call sites and completions."""
+    """Create the views of entries. A later sample of the same rank adds call sites and completions."""
     if later:
         store.replace("later_dumps", {"dump": "BIGINT"}, [[dump["dump"]] for dump in later])
         store.execute(
@@ -125,7 +125,7 @@ def _make_recorded(store: Store, base: Mapping[int, list[_Row]], later: list[_Ro
 
 
 def with_texts(numbers: str) -> str:
-    """The query for entries with their texts, of a table of entries without."""
+    """The SQL query that adds the text columns to a table of entries."""
     return (
         "SELECT n.*, k.backend, k.op, k.is_p2p, k.peer, k.input_sizes, k.input_dtypes, k.output_sizes, "
         "k.output_dtypes, k.input_splits, k.output_splits, k.timeout_ms, s.user_file, s.user_line, s.user_function, "

@@ -1,4 +1,4 @@
-"""Findings about ranks whose calls are shifted against their peers'."""
+"""Findings about ranks whose calls are shifted relative to their peers' calls."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _MAX_EVIDENCE = 6
 
 
 def shifted_calls(records: Records, group: Group, with_sites: bool, blamed: Set[int] = frozenset()) -> list[Finding]:
-    """One finding for the ranks that deviate in the same way at the same point: usually one rank.
+    """One finding for each set of ranks (usually one rank) that deviate in the same way at the same point.
 
-    `blamed`: ranks that a mismatch in the group singles out already; they are no reference for the others.
+    `blamed`: ranks already singled out by a mismatch in the group; they are no reference for the others.
     """
     compared = compare(records, group, with_sites, blamed)
     alike = gathered(((shift.seq, shift.calls, shift.ambiguous), shift) for shift in compared.shifts)
@@ -60,7 +60,7 @@ def _finding(records: Records, group: Group, alike: list[Shift], compared: Compa
 
 
 def _around(records: Records, group: Group, shift: Shift, ranks: list[int]) -> dict[int, dict[int, Entry]]:
-    """The calls of the deviating ranks and their reference where they part, by rank and number."""
+    """The calls of the deviating ranks and their reference around the point where they diverge, by rank and number."""
     wanted = ", ".join(map(str, [*ranks, shift.reference]))
     condition = f"rank IN ({wanted}) AND NOT is_p2p AND op <> 'coalesced' AND seq BETWEEN ? AND ?"
     found: dict[int, dict[int, Entry]] = {}
@@ -71,20 +71,20 @@ def _around(records: Records, group: Group, shift: Shift, ranks: list[int]) -> d
 
 def _summary(group: Group, shift: Shift, ranks: list[int], odd: list[Entry], tie: bool) -> str:
     calls = f"{'one' if abs(shift.calls) == 1 else abs(shift.calls)} {odd[0].op}"
-    did = f"made {calls} more than its peers" if shift.calls > 0 else f"left out {calls}"
+    did = f"made {calls} more than its peers" if shift.calls > 0 else f"skipped {calls}"
     text = (
         f"{rank_list(ranks).capitalize()} {did} at {_place(odd[0])} (collective {shift.seq} of "
-        f"{group.label}); from there on its calls pair with other calls of its peers."
+        f"{group.label}); from there on its calls pair with the wrong calls of its peers."
     )
     if tie:
-        text += f" Or rank {shift.reference} did the opposite: no majority tells which."
+        text += f" Or rank {shift.reference} did the opposite: there is no majority to show which."
     elif shift.ambiguous:
-        text += " What follows comes from one line on all ranks, so it may also be a call in place of another."
+        text += " All later calls come from one line on all ranks, so one call may also have replaced another."
     return text
 
 
 def _pairing(calls: dict[int, dict[int, Entry]], shift: Shift) -> Entry:
-    """The call that shows how they pair from then on: the rank's next call is its peers' current one."""
+    """The call that shows the pairing from then on: the rank's next call is its peers' current one."""
     own = calls[shift.rank].get(shift.seq + max(shift.calls, 0))
     other = calls[shift.reference].get(shift.seq + max(-shift.calls, 0))
     return (own if shift.calls > 0 else other) or calls[shift.rank][shift.seq]
@@ -99,49 +99,49 @@ def _place(entry: Entry) -> str:
     return place.short() if place else f"record {entry.record_id}"
 
 
-# --- silent mispairing: a rank's calls are shifted against its peers' although operations and sizes agree
-# One more call (or one less) of the same operation and size pairs with the peers' next one, and nothing stops: only
-# the call sites show it. A healthy program may also call from different lines by rank (the source of a broadcast and
-# its receivers): that is a consistent substitution of one line for another, without a shift.
+# --- silent mispairing: a rank's calls are shifted relative to its peers' although operations and sizes agree
+# One extra (or missing) call of the same operation and size pairs with the peers' next one, and nothing stops: only
+# the call sites show it. A healthy program may also call from different lines on different ranks (the source of a
+# broadcast and its receivers): that consistently substitutes one line for another, without a shift.
 
 _MAX_SHIFT = 16
 _WINDOW = 256
-"""Calls behind the first conflict that are looked at."""
+"""How many calls after the first conflict are examined."""
 _CALLS_THAT_CONVINCE = 3
 _MAX_COMPARED = 64
-"""Ranks whose shift is worked out: where more deviate, the reference is as likely to be the odd one."""
+"""For how many ranks a shift is computed: if more deviate, the reference is just as likely to be the odd one."""
 
 Token = tuple[int | None, int | None]
-"""What identifies a call: its operation, and its call site or (without frames) its sizes; numbers of `rules`."""
+"""The identity of a call, as numbers from `rules`: its operation, and its call site or (without frames) sizes."""
 
 
 @dataclass(frozen=True)
 class Shift:
-    """How one rank's calls deviate from those of a reference rank."""
+    """How one rank's calls are shifted relative to those of a reference rank."""
 
     rank: int
     reference: int
     seq: int
-    """The first sequence number under which the two recorded calls that do not belong together."""
+    """The first sequence number under which the two ranks recorded calls that do not belong together."""
     calls: int
-    """Above 0: the rank made so many extra calls there; below 0: it left so many of the reference's out."""
+    """Positive: how many extra calls the rank made there; negative: how many of the reference's calls it skipped."""
     ambiguous: bool
-    """What follows fits unshifted as well, since it all comes from one line: only the odd call shows."""
+    """Later calls also fit unshifted, since they all come from one line: only the odd call shows the shift."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The outcome for one group."""
+    """The outcome of comparing the calls of one group."""
 
     shifts: tuple[Shift, ...]
     with_sites: bool
-    """Call sites were compared; else only operations and sizes."""
+    """Call sites were compared; otherwise only operations and sizes."""
     tie: bool
-    """No majority (and no other evidence) says which side deviates."""
+    """No majority (and no other evidence) shows which side deviates."""
 
 
 def groups_with_conflicts(records: Records) -> dict[int, bool]:
-    """Groups in which some calls of one number differ, by id; true where call sites can be compared."""
+    """Groups in which calls under one number differ, by id; the value says whether call sites can be compared."""
     with_sites = {
         row["group_id"]
         for row in records.query(
@@ -153,10 +153,10 @@ def groups_with_conflicts(records: Records) -> dict[int, bool]:
 
 
 def compare(records: Records, group: Group, with_sites: bool, blamed: Set[int] = frozenset()) -> Compared:
-    """The ranks that are shifted against the rank that agrees with most.
+    """Find the ranks that are shifted relative to the rank that agrees with most others.
 
-    Without frames on at least two ranks, operations and sizes have to do: they show a shift only once the
-    sequence of operations itself differs. `blamed` ranks deviate by other evidence and are no reference.
+    Without frames on at least two ranks, operations and sizes are compared instead: they show a shift only once the
+    sequence of operations itself differs. `blamed` ranks deviate according to other evidence and are no reference.
     """
     calls = _Calls(records, group, with_sites)
     candidates = calls.agreement.keys() - blamed
@@ -174,11 +174,11 @@ def compare(records: Records, group: Group, with_sites: bool, blamed: Set[int] =
 
 
 _Pairs = list[tuple[int, Token, Token]]
-"""Distinct pairs (own call, the reference's call) of one rank, in the order in which they first came, with numbers."""
+"""Distinct pairs of one rank: (number, own call, the reference's call), in order of first occurrence."""
 
 
 def _first_conflict(pairs: _Pairs) -> int | None:
-    """The first pair of calls that differ, unless one line has stood for the other, foreign one so far."""
+    """The first pair of calls that differ, unless one line has consistently stood for a foreign line so far."""
     mine = {own for _, own, _ in pairs}
     theirs = {other for _, _, other in pairs}
     forward: dict[Token, Token] = {}
@@ -197,7 +197,7 @@ class _Calls:
         self._records = records
         column = "place" if with_sites else "sizes"
         condition = "AND place IS NOT NULL" if with_sites else ""
-        # Of a coalesced block the last call stands for all.
+        # The last call of a coalesced block stands for the whole block.
         records.store.execute(
             "CREATE OR REPLACE TEMP TABLE group_calls AS "
             f"SELECT rank, seq, last(op) AS op, last({column}) AS detail FROM tokens "
@@ -211,10 +211,10 @@ class _Calls:
                 "GROUP BY rank"
             )
         }
-        """For each rank, how many calls of all ranks are the same as its own under the same number."""
+        """For each rank, how many calls by all ranks equal its own call under the same number."""
 
     def conflicts(self, reference: int) -> dict[int, tuple[int, _Pairs]]:
-        """(sequence number of the first conflict, pairs) of each rank that does not follow the reference."""
+        """For each rank that departs from the reference: (sequence number of the first conflict, pairs)."""
         rows = self._records.query(
             "SELECT g.rank, g.op, g.detail, r.op AS other_op, r.detail AS other_detail, min(seq) AS seq "
             "FROM group_calls g JOIN (SELECT * FROM group_calls WHERE rank = ?) r USING (seq) "
@@ -229,7 +229,7 @@ class _Calls:
         return {rank: (start, by_rank[rank]) for rank, start in starts.items() if start is not None}
 
     def window(self, ranks: Iterable[int], start: int) -> dict[int, dict[int, Token]]:
-        """The calls of some ranks from a sequence number on."""
+        """The calls of the given ranks from a sequence number on."""
         wanted = sorted(set(ranks))
         found: dict[int, dict[int, Token]] = {rank: {} for rank in wanted}
         for row in self._records.query(
@@ -240,7 +240,7 @@ class _Calls:
         return found
 
     def all_of(self, rank: int) -> set[Token]:
-        """All distinct calls of a rank."""
+        """All distinct calls made by a rank."""
         rows: list[dict[str, Any]] = self._records.query(
             "SELECT DISTINCT op, detail FROM group_calls WHERE rank = ?", [rank]
         )
@@ -262,7 +262,7 @@ def _shift(
     alike = {(own, other) for seq, own, other in pairs if seq < start}
 
     def run(own: int, other: int) -> tuple[int, int]:
-        """(calls in a row that are equal or stood for each other before, calls that could be compared), from here."""
+        """From here on: (consecutive calls that are equal or matched before, calls that could be compared)."""
         length = 0
         while own + length in mine and other + length in theirs:
             pair = mine[own + length], theirs[other + length]
@@ -272,7 +272,7 @@ def _shift(
         return length, length
 
     unshifted = run(start + 1, start + 1)
-    # The smallest shift that the following calls fit best: extra calls of this rank before those it left out.
+    # The smallest shift that the following calls fit best: extra calls are tried before skipped ones.
     candidates = [calls for size in range(1, _MAX_SHIFT + 1) for calls in (size, -size)]
     fits = [(run(start + max(calls, 0), start + max(-calls, 0)), calls) for calls in candidates]
     (fitting, available), shift = max(fits, key=lambda fit: fit[0][0])
@@ -280,7 +280,7 @@ def _shift(
         return None
     if unshifted[0] < fitting:
         return Shift(rank, reference, start, shift, False)
-    # Which side made the odd call, if only one of the two call sites is foreign to the other side.
+    # If only one of the two call sites is foreign to the other side, that side made the odd call.
     own_is_odd = mine[start] not in calls.all_of(reference)
     other_is_odd = theirs[start] not in calls.all_of(rank)
     if own_is_odd == other_is_odd:

@@ -1,7 +1,7 @@
-"""What the other groups of a kind did at the same number: they run through the same program.
+"""What other groups of the same kind did under the same sequence number, since they run the same program.
 
-All tensor-parallel groups of a stage make the same calls in the same order. Where the members of one of them part at a
-number and no side is a majority, the calls of the others under that number show which side kept to the program.
+All tensor-parallel groups of a stage make the same calls in the same order. If the members of one group diverge at a
+number and no side has a majority, the other groups' calls under that number show which side followed the program.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from ddx_tools.analysis.collectives.records.quotes import kind_of
 from ddx_tools.analysis.collectives.records.records import Entry, Group, Records
 
 _PAST = 12
-"""Calls before the number that are compared."""
+"""How many calls before the number are compared."""
 _ENOUGH = 3
-"""Of these, so many must be known of both groups, and be the same."""
+"""How many of these must be known in both groups, and be the same."""
 _MOST_GROUPS = 16
 
 
 def decided_by_siblings(
     records: Records, group: Group, entries: Mapping[int, Entry], sides: Sides, value: Callable[[Entry], str]
 ) -> Sides:
-    """The sides with those deviating who differ from all sibling groups; unchanged where these do not decide.
+    """The sides, with the ranks deviating that differ from all sibling groups; unchanged if these do not decide it.
 
-    `entries` are the members' under the number at which they part, `value` what they part by, as in `sides.groups`.
+    `entries` are the members' entries under that number; `value` is what differs between them, as in `sides.groups`.
     """
     if not sides.tie:
         return sides
@@ -41,7 +41,7 @@ def decided_by_siblings(
 
 
 def _calls_of_siblings(records: Records, group: Group, seq: int) -> list[Entry]:
-    """What the members of groups that came the same way called under a number."""
+    """What members of sibling groups with the same earlier calls called under a number."""
     alike = [each for each in records.groups.values() if each.id != group.id and kind_of(each) == kind_of(group)]
     sizes_fit = [each for each in alike if each.members and group.members and len(each.members) == len(group.members)]
     way = _way(records, group, seq)
@@ -55,7 +55,7 @@ def _calls_of_siblings(records: Records, group: Group, seq: int) -> list[Entry]:
 
 
 def _way(records: Records, group: Group, seq: int) -> dict[int, Hashable]:
-    """By number before `seq`, what all members called that recorded it; without the numbers at which they differ."""
+    """For each number before `seq`, the call that all members with a record of it made; omitted where they differ."""
     calls: dict[int, set[Hashable]] = {}
     wanted = "NOT is_p2p AND op <> 'coalesced' AND seq BETWEEN ? AND ?"
     for entry in records.entries(group, wanted, [seq - _PAST, seq - 1]):

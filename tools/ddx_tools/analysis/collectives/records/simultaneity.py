@@ -1,4 +1,4 @@
-"""Whether the records describe one moment, whether they cover all ranks, and whether they agree."""
+"""Findings about the records as a set: whether they are from one moment, cover all ranks, and agree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_EVIDENCE = 8
 
 
 def missing_records(records: Records) -> Finding | None:
-    """Said if some ranks left no record."""
+    """A finding if some ranks left no flight record."""
     absent = sorted(records.absent)
     if not absent:
         return None
@@ -26,7 +26,7 @@ def missing_records(records: Records) -> Finding | None:
         "records.rank_missing",
         Severity.NOTICE,
         absent,
-        f"{rank_list(absent).capitalize()} left no flight record: the others' records cannot show what they do.",
+        f"{rank_list(absent).capitalize()} left no flight record; the other records cannot show what they do.",
         where(None),
         FindingPlace([*_last_calls_with(records, records.absent), Evidence(source="fr_dumps")]),
         recorded=len(records.ranks),
@@ -34,7 +34,7 @@ def missing_records(records: Records) -> Finding | None:
 
 
 def _last_calls_with(records: Records, absent: Set[int]) -> list[Evidence]:
-    """The last thing that others called in groups that absent ranks are members of."""
+    """The last calls of other ranks in groups that absent ranks are members of."""
     groups = [group.id for group in records.groups.values() if absent & {*group.ranks()}]
     if not groups:
         return []
@@ -49,7 +49,7 @@ def _last_calls_with(records: Records, absent: Set[int]) -> list[Evidence]:
 def different_moments(
     records: Records, holds: list[Recorded], behind: list[Behind], frozen: Set[int]
 ) -> Finding | None:
-    """Dumps that were taken apart, by their times or because one finished what another has not begun."""
+    """A finding if dumps were taken at different times: by their times, or one finished what another never began."""
     taken = {
         rank: records.true_ns(rank, record.taken_ns)
         for rank, record in records.ranks.items()
@@ -68,7 +68,7 @@ def different_moments(
         ranks,
         f"The flight records were taken at different moments ({rank_list(ranks)} earliest"
         + (f", {spread_s:.0f} s apart" if spread_s >= 1 else "")
-        + "): a collective missing there may only not have been called yet.",
+        + "): a collective missing in the earliest may simply not have been called yet.",
         where(None),
         FindingPlace(evidence),
         spread_s=round(spread_s, 1),
@@ -79,7 +79,7 @@ def different_moments(
 
 
 def completion_frozen(behind: list[Behind], frozen: Set[int]) -> Finding | None:
-    """Ranks that do not note the end of what their peers finished, though their records are later."""
+    """A finding about ranks that did not record the end of what peers finished, although their records are later."""
     still = [each for each in behind if each.rank in frozen and each.entry is not None]
     if not still:
         return None
@@ -92,8 +92,8 @@ def completion_frozen(behind: list[Behind], frozen: Set[int]) -> Finding | None:
         Severity.FAILURE,
         ranks,
         f"{rank_list(ranks).capitalize()} still {'has' if len(ranks) == 1 else 'have'} {first.op} (collective "
-        f"{first.seq} of {still[0].group.label}) unfinished, which peers finished"
-        + (" long before its record was taken." if later else "; they agree with each other, and all wait for it."),
+        f"{first.seq} of {still[0].group.label}) unfinished, although peers finished it"
+        + (" long before the record was taken." if later else "; the peers agree with each other and all wait for it."),
         where(still[0].group, first.seq, first.op),
         shown(entries),
         simultaneous="yes" if later else "unknown",
@@ -101,7 +101,7 @@ def completion_frozen(behind: list[Behind], frozen: Set[int]) -> Finding | None:
 
 
 def other_attempts(records: Records) -> Finding | None:
-    """Dumps that were not compared, since they are of another attempt of the job or of an earlier moment."""
+    """A notice about dumps that were not compared because they are from another attempt or an earlier moment."""
     if not records.left_out:
         return None
     said = "Only the flight records of the last attempt were compared. " + " ".join(records.left_out[:2])
@@ -111,7 +111,7 @@ def other_attempts(records: Records) -> Finding | None:
 
 
 def consistent(records: Records) -> Finding:
-    """Said only if nothing else was: every rank has a record, they overlap, and they agree."""
+    """The finding made only if there is no other: every rank has a record, and the records overlap and agree."""
     compared = sum(len(_common(group)) for group in records.groups.values())
     ranks = sorted(records.ranks.items())[:_MAX_EVIDENCE]
     return raising.finding(
@@ -127,12 +127,12 @@ def consistent(records: Records) -> Finding:
 
 
 def overlap(records: Records) -> bool:
-    """Whether there is anything to compare: a group whose members' buffers share sequence numbers."""
+    """Whether there is anything to compare: a group whose members' ring buffers share sequence numbers."""
     return any(_common(group) for group in records.groups.values())
 
 
 def _common(group: Group) -> range:
-    """The sequence numbers that all members which recorded anything share."""
+    """The sequence numbers shared by all members that recorded anything."""
     recorded = [
         (position.first_recorded, position.last_recorded)
         for position in group.positions.values()

@@ -1,4 +1,4 @@
-"""What the records of all ranks say of waits, worked out once for the findings and for the wait graph."""
+"""The waits in the flight records of all ranks, computed once for both the findings and the wait graph."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ddx_tools.model.diagnosis import Finding
 
 @dataclass
 class Solved:
-    """The waits of one set of records."""
+    """The waits in one set of records, with the mismatches and deviating ranks behind them."""
 
     records: Records
     matched: dict[int, tuple[list[Finding], list[Finding]]]
-    """By group: different calls under one number, and calls that one side made more or fewer than the other."""
+    """Per group: different calls under one number, and extra or missing calls of one side."""
     deviating: dict[int, set[int]]
-    """By group: the ranks against whom a majority stands."""
+    """Per group: the ranks that differ from a majority."""
     fronts: Fronts
     behind: list[Behind]
     holds: list[Recorded]
@@ -36,34 +36,34 @@ class Solved:
 
     @cached_property
     def undated(self) -> bool:
-        """Whether nothing says when the records were taken."""
+        """Whether it is unknown when the records were taken."""
         return all(record.taken_ns is None for record in self.records.ranks.values())
 
     @property
     def deviating_ranks(self) -> set[int]:
-        """The ranks against whom a majority stands in some group."""
+        """The ranks that differ from a majority in some group."""
         return set().union(*self.deviating.values())
 
     @cached_property
     def certain_holds(self) -> list[Recorded]:
-        """The waits that count: what is pending in a job that moves is none, as long as nothing says for how long."""
+        """The waits that count: in a moving job, a pending operation of unknown age is not a wait."""
         return [hold for hold in self.holds if hold.wait_s is not None] if self.moving else self.holds
 
     @cached_property
     def certain_graph(self) -> SolvedWaits[Recorded] | None:
-        """The graph behind the waits that count."""
+        """The solved graph of the waits that count."""
         if len(self.certain_holds) == len(self.holds):
             return self.graph
         return recorded_graph(self.records, self.fronts, self.certain_holds, self.deviating_ranks)
 
 
 def solved(store: Store) -> Solved:
-    """The waits that the flight records of a store report; see `Store.derived`."""
+    """The waits in the flight records of a store, computed once per store; see `Store.derived`."""
     return solve(store.derived(Records))
 
 
 def solve(records: Records) -> Solved:
-    """The waits of records that are loaded already."""
+    """Compute the waits in records that are already loaded."""
     matched: dict[int, tuple[list[Finding], list[Finding]]] = {}
     deviating: dict[int, set[int]] = {}
     differing = disagreements(records)

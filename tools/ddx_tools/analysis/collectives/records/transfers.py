@@ -1,10 +1,10 @@
-"""Sends and receives that are not finished, by direction, in the order of each rank's calls.
+"""Unfinished sends and receives, per direction, in the order of each rank's calls.
 
-NCCL writes `send 1->2` in ranks of the group. Both ends count for themselves, and a ring buffer forgets the beginning,
-so pending ends of one direction are paired in their order: the first pending send with the first pending receive.
+NCCL writes `send 1->2` with ranks within the group. Each end keeps its own count, and a ring buffer loses the
+beginning, so pending ends of one direction are paired in order: the first pending send with the first pending receive.
 
-A batch (`batch_isend_irecv`) records its parts and behind them a `coalesced` entry. On most versions the parts have no
-events of their own and stay `scheduled` for ever (pytorch#137969): what is true of a part stands in the closing entry.
+A batch (`batch_isend_irecv`) records its parts, followed by a `coalesced` entry. On most versions the parts have no
+events of their own and stay `scheduled` for ever (pytorch#137969): the state of a part is that of the closing entry.
 Gloo records no transfers (torch 2.13).
 """
 
@@ -17,12 +17,12 @@ from ddx_tools.analysis.collectives.records.comparable import elements
 from ddx_tools.evidence.store import Store
 
 _MOST_PENDING = 64
-"""Pending ends of one rank and direction that are looked at, the first ones."""
+"""How many pending ends of one rank and direction are examined, the first ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One end of a pending send or receive. Ranks are global."""
+    """One end of a pending send or receive, with global ranks."""
 
     rank: int
     group_id: int
@@ -30,32 +30,32 @@ class Transfer:
     source: int
     target: int
     batch: int | None
-    """Record id of the entry that closes its batch, if it is in one."""
+    """Record id of the entry that closes its batch; None if it is in no batch."""
     started: bool
     created_ns: int | None
     elements: str | None
-    """How much is moved: elements of each tensor."""
+    """Amount transferred: elements of each tensor."""
 
     @property
     def peer(self) -> int:
-        """The rank of the other end."""
+        """The rank at the other end."""
         return self.target if self.rank == self.source else self.source
 
     @property
     def direction(self) -> tuple[int, int, int]:
-        """What both ends share: group, source, target."""
+        """The key that both ends share: group, source, target."""
         return self.group_id, self.source, self.target
 
     @property
     def words(self) -> str:
-        """`send 1->2` in global ranks."""
+        """The operation in words, with global ranks: `send 1->2`."""
         return f"{'send' if self.rank == self.source else 'recv'} {self.source}->{self.target}"
 
 
 def make_batches(store: Store) -> None:
-    """The table `batches`: for each batch its closing entry, which carries the number of an earlier collective.
+    """Create the table `batches`: each batch's closing entry, which carries the number of an earlier collective.
 
-    So does the closing entry with which a ring begins: what it closes is overwritten, and may have been transfers.
+    A closing entry at the start of a ring is included: what it closes was overwritten, and may have been transfers.
     """
     any_closes = store.query("SELECT 1 FROM rules WHERE closing LIMIT 1")
     store.execute(
@@ -71,15 +71,15 @@ def make_batches(store: Store) -> None:
 
 
 Transfers = dict[tuple[int, int, int], dict[int, list[Transfer]]]
-"""{(group, source, target): {rank: its pending ends in order}}."""
+"""`{(group, source, target): {rank: its pending ends in order}}`."""
 
 
 def pending_transfers(
     store: Store, members: Mapping[int, tuple[int, ...] | None], *, only_active: bool = False
 ) -> Transfers:
-    """All that are not finished. `members`: by group id, in group order.
+    """All unfinished sends and receives. `members`: per group id, the global ranks in group order.
 
-    `only_active`: finished entries are left out, and with them those that closed batches.
+    `only_active`: the dumps leave out finished entries, including those that closed batches.
     """
     found: Transfers = {}
     if not store.query("SELECT 1 FROM rules WHERE is_p2p LIMIT 1"):
@@ -96,8 +96,8 @@ def pending_transfers(
     return found
 
 
-# Of dumps of active work: batches whose closing entry was left out as finished, so that a number is missing behind
-# their parts. Behind the last parts of a record none can be missing: they are taken for what others of their kind are.
+# In dumps of active work, a finished batch's closing entry is left out, so a number is missing after its parts. No
+# number can be missing after the last parts of a record: these are treated like others of their kind.
 _MAKE_CLOSED = """
 CREATE OR REPLACE TEMP TABLE closed_batches AS
 WITH steps AS (
@@ -113,8 +113,8 @@ SELECT DISTINCT rank, group_id, p2p_seq FROM parts
 WHERE closed OR (closed IS NULL AND (group_id, peer, sizes) IN (SELECT (group_id, peer, sizes) FROM parts WHERE closed))
 """
 
-# A later operation of the same stream that is finished proves an earlier one finished: of a batch any collective or
-# batch of the group, of a single transfer one with the same peer, as each pair has a communicator of its own.
+# A later finished operation of the same stream proves an earlier one finished: for a batch, any collective or batch of
+# the group; for a single transfer, one with the same peer, as each pair has its own communicator.
 _PENDING = f"""
 WITH ends AS (
     SELECT n.rank, n.group_id, n.record_id, n.seq, n.p2p_seq, n.created_ns, n.state, n.done, k.op, k.peer,
@@ -142,9 +142,9 @@ ORDER BY e.rank, e.record_id
 
 
 def ends_of(members: tuple[int, ...] | None, peer: str | None) -> tuple[int, int] | None:
-    """Global ranks of source and target of `1->2`, whose numbers count within the group; None if that is not known."""
+    """The global ranks (source, target) of `1->2`, whose numbers are ranks within the group; None if unknown."""
     source, _, target = (peer or "").partition("->")
-    # Gloo's receive from any source says `?`: nobody can be named.
+    # Gloo's receive from any source says `?`: no rank can be named.
     if not (source.isdecimal() and target.isdecimal()) or members is None:
         return None
     if max(int(source), int(target)) >= len(members):

@@ -1,16 +1,16 @@
-"""How long ranks of a healthy job wait for each other."""
+"""How long ranks of a healthy job wait for each other, in seconds."""
 
 from __future__ import annotations
 
 SETTLED_S = 2.0
-"""Shorter waits, or dumps closer in time, say nothing: ranks of a healthy job differ by as much."""
+"""Shorter waits, or dumps closer in time, mean nothing: ranks of a healthy job differ by this much."""
 
 STANDING_S = 30.0
-"""Nothing that a moving job waits for takes as long, where no finished operation tells how long they take."""
+"""No wait in a moving job takes this long; used where no finished operation shows how long operations take."""
 
 
 def patience_for(longest_s: float, *, only_active: bool) -> float:
-    """Seconds that a rank may wait without anything being wrong, where the longest operation took `longest_s`.
+    """Seconds that a rank may wait with nothing wrong, if the longest finished operation took `longest_s`.
 
     Records of active work hold no finished operation.
     """

@@ -1,4 +1,4 @@
-"""Findings about waiting: who waits, whom all of it leads back to, and what nobody gets out of."""
+"""Findings about waiting: who waits, which ranks all waits lead back to, and operations that no rank finishes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MAX_EVIDENCE = 8
 _MAX_PLACES = 64
 _FEWEST_RANKS = 3
 _FEW = 4
-"""The devices of as many ranks stop together, as those of neighbours in one exchange do."""
+"""Up to this many ranks' devices stop together, like those of neighbours in one exchange."""
 
 
 def waiting(
     records: Records, holds: list[Recorded], graph: SolvedWaits[Recorded] | None, moving: bool
 ) -> list[Finding]:
-    """All findings about waits, those of all groups of one kind together."""
+    """All findings about waits, with groups of one kind combined."""
     findings = [_peers_wait(records, together) for together in _alike(holds)]
     if graph is None:
         return findings + _all_entered(holds)
@@ -39,7 +39,7 @@ def waiting(
 
 
 def _alike(holds: Iterable[Recorded]) -> list[list[Recorded]]:
-    """Holds in the same operation of groups of one kind. All transfers of a kind of group are one operation here."""
+    """Holds grouped by the same operation in groups of one kind. All transfers in one kind of group count as one."""
     alike = gathered(((kind_of(hold.group), "p2p" if hold.transfer else hold.op), hold) for hold in holds)
     return [alike[key] for key in sorted(alike)]
 
@@ -68,7 +68,7 @@ def _peers_wait(records: Records, together: list[Recorded]) -> Finding:
 
 
 def _waited_for(records: Records, graph: SolvedWaits[Recorded], moving: bool) -> Iterator[Finding]:
-    """One finding for the roots of each state."""
+    """One finding per state of the roots."""
     undated = any(hold.undated for hold in graph.holds)
     by_state = graph.by_state()
     for state, ranks in by_state.items():
@@ -103,9 +103,9 @@ def _waited_for(records: Records, graph: SolvedWaits[Recorded], moving: bool) ->
 def awaited_if_hung(
     records: Records, graph: SolvedWaits[Recorded] | None, behind: Sequence[Behind] = ()
 ) -> list[Finding]:
-    """Ranks that all others wait for, in records that do not say whether the job hung.
+    """Find ranks that all others wait for, in records that do not show whether the job hung.
 
-    They have nothing pending. Or they have not finished what all their peers have finished, as where a device stopped.
+    They have nothing pending, or have not finished what all their peers have, as when a device stopped.
     """
     roots = {} if graph is None else graph.roots
     ranks = [rank for rank, state in sorted(roots.items()) if state == "outside"]
@@ -113,7 +113,7 @@ def awaited_if_hung(
     if not ranks and set(roots.values()) == {"stands_still"} and graph is not None and not graph.tie:
         at_once = any(records.ranks[rank].notes_ends_at_once for rank in roots)
         ranks, state = sorted(roots) if not at_once and _stopped_at_once(roots.keys(), behind) else [], "stands_still"
-    # Some that are in a call before all others come are no trouble.
+    # A few ranks that enter a call before all others are normal.
     half = len(records.ranks) / 2
     if graph is None or not ranks or len(ranks) >= half or len(graph.victims) < half:
         return []
@@ -123,10 +123,10 @@ def awaited_if_hung(
 
 
 def alone_ahead(records: Records, fronts: Fronts, holds: Sequence[Recorded]) -> list[Finding]:
-    """The one rank that is in a call, where all others that left a record have nothing pending and no such call.
+    """Find the only rank that is in a call, if all others with a record have nothing pending and did not make the call.
 
-    It made a step more than they, or they left early; or it was only the first, if nothing tells how long it waits.
-    `holds`: all operations that some rank is in for more than a moment.
+    It made one more step than the others, or they left early; or it was only the first, if its wait is unknown.
+    `holds`: all operations that some rank has been in for more than a moment.
     """
     (*pending,) = (rank for rank, status in fronts.status.items() if status != "idle")
     waiting = [rank for hold in holds for rank in hold.waiting]
@@ -142,10 +142,10 @@ def alone_ahead(records: Records, fronts: Fronts, holds: Sequence[Recorded]) -> 
 
 
 def _stopped_at_once(ranks: Set[int], behind: Sequence[Behind]) -> bool:
-    """Whether these alone are behind their peers, and in one operation or on one host.
+    """Whether only these ranks are behind their peers, and are in one operation or on one host.
 
-    Had the job been moving while records were taken one after the other, others would be behind as well, or these in
-    different places.
+    Had the job been moving while records were taken one after another, other ranks would be behind as well, or these
+    would be in different places.
     """
     if {each.rank for each in behind} != ranks:
         return False
@@ -154,7 +154,7 @@ def _stopped_at_once(ranks: Set[int], behind: Sequence[Behind]) -> bool:
 
 
 def _missing_ranks(records: Records, graph: SolvedWaits[Recorded]) -> Finding | None:
-    """The collective that the most ranks wait in and that a root never entered."""
+    """A finding about the collective that most ranks wait in and that a root never entered."""
     roots = {rank for rank, state in graph.roots.items() if state != "no_record"}
     direct = [hold for hold in graph.holds if hold.transfer is None and roots & set(hold.lacking)]
     if not direct:
@@ -163,10 +163,10 @@ def _missing_ranks(records: Records, graph: SolvedWaits[Recorded]) -> Finding | 
     group = hold.group
     ranks = [rank for rank in hold.lacking if rank in roots]
     last_calls = _last_entries(records, group, ranks)
-    # In a small group one waits for one; over all groups it shows who is the exception.
+    # In a small group one rank waits for one; counted over all groups, the exception shows.
     balance = len(graph.victims) - len(graph.roots)
     certain = balance >= 0 and not hold.undated
-    # Where others may as well be at fault, these are only those of whom the most wait.
+    # If others may be at fault as well, these are only the ranks that most ranks wait for.
     one_of_several = graph.tie and roots > set(ranks)
     return raising.missing(
         where(group, hold.seq, hold.op),
@@ -183,7 +183,7 @@ def _missing_ranks(records: Records, graph: SolvedWaits[Recorded]) -> Finding | 
 
 
 def _all_entered(holds: Sequence[Recorded]) -> list[Finding]:
-    """Every member is in the same operation and none gets out; groups of one kind together."""
+    """Findings about operations that every member is in and none finishes, with groups of one kind combined."""
     complete = [
         hold
         for hold in holds
@@ -212,14 +212,14 @@ def _entered_together(together: list[Recorded]) -> Finding:
 
 
 def _entries(records: Records, holds: Sequence[Recorded]) -> list[Entry]:
-    """The entries of the ranks in some operations; those of transfers are looked up."""
+    """The entries of the ranks in the given operations; those of transfers are looked up."""
     found = [entry for hold in holds for entry in hold.entries()]
     transfers = [hold.transfer for hold in holds[:_MAX_PLACES] if hold.transfer is not None]
     return found + records.entries_of([(t.rank, t.group_id, t.record_id) for t in transfers])
 
 
 def _behind(holds: Sequence[Recorded], ranks: Iterable[int]) -> list[Evidence]:
-    """What the ranks called themselves and their devices did not come to: among the peers' the odd one."""
+    """Evidence for the call that the ranks made but their devices never started: the odd entry among their peers'."""
     called = [hold.group.at.get(hold.seq, {}) for hold in holds if hold.seq is not None]
     own = [entries[rank] for entries in called[:_MAX_EVIDENCE] for rank in ranks if rank in entries]
     places = ((entry.evidence(), entry.state) for entry in own[:_MAX_EVIDENCE])
@@ -227,7 +227,7 @@ def _behind(holds: Sequence[Recorded], ranks: Iterable[int]) -> list[Evidence]:
 
 
 def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entry]:
-    """The last collective of the group that each rank did enter: from there on it went another way."""
+    """The last collective of the group that each rank entered: after it, the rank took a different path."""
     last = {rank: group.positions[rank].last_recorded for rank in ranks if rank in group.positions}
     wanted = [f"(rank = {rank} AND seq = {seq})" for rank, seq in last.items() if seq is not None][:_MAX_PLACES]
     if not wanted:
@@ -237,7 +237,7 @@ def _last_entries(records: Records, group: Group, ranks: list[int]) -> list[Entr
 
 
 def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]) -> list[Evidence]:
-    """Where each missing rank's record ends."""
+    """Evidence of where each missing rank's record ends."""
     seen = {entry.rank for entry in last}
     silent = [rank for rank in ranks if rank not in seen and rank in records.ranks][:_MAX_EVIDENCE]
     return [entry.evidence() for entry in last[:_MAX_EVIDENCE]] + [
@@ -246,9 +246,9 @@ def _last_of(records: Records, group: Group, ranks: list[int], last: list[Entry]
 
 
 def point_to_point(records: Records, graph: SolvedWaits[Recorded] | None) -> list[Finding]:
-    """A circle of ranks that wait for each other in such operations only, or operations that have no partner.
+    """Find ranks that wait for each other in sends and receives only, or sends and receives without a counterpart.
 
-    What waits for a rank that is held up itself is a consequence, and is told by the chain of waits.
+    A wait for a rank that is itself blocked is a consequence, and appears in the chain of waits.
     """
     if graph is None:
         return []
@@ -265,14 +265,14 @@ def point_to_point(records: Records, graph: SolvedWaits[Recorded] | None) -> lis
             records,
             "p2p.unmatched",
             [hold],
-            f"{hold.op} of {rank_list(list(hold.waiting))} has no matching call on {rank_list(list(hold.lacking))}",
+            f"{hold.op} on {rank_list(list(hold.waiting))} has no matching call on {rank_list(list(hold.lacking))}",
         )
         for hold in lacking[:_MAX_EVIDENCE]
     ]
 
 
 def _is_of_transfers(graph: SolvedWaits[Recorded]) -> bool:
-    """Whether sends and receives alone make up the circle."""
+    """Whether the circle consists of sends and receives only."""
     return bool(graph.circle) and all(
         hold.transfer is not None for hold in graph.holds if set(hold.waiting) & set(graph.circle)
     )

@@ -1,7 +1,7 @@
-"""What keeps ranks waiting: for each operation that some are in and nobody gets out of, who is not in it, and why.
+"""What keeps ranks waiting: for each operation that ranks are in and none finishes, who is not in it, and why.
 
-A rank whose own deviation put it where it is (the minority of a mismatch, the rank with an extra call) waits for
-nobody here: its peers did what the program says, and it is they who wait for it.
+A rank that got where it is by its own deviation (the minority of a mismatch, a rank with an extra call) waits for no
+rank here: its peers followed the program, and they wait for it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from ddx_tools.analysis.collectives.wait_solver import Hold
 
 @dataclass(kw_only=True)
 class Recorded(Hold):
-    """One operation of the records."""
+    """An operation in flight records, the ranks in it, and those that keep them waiting."""
 
     group: Group
     fronts: dict[int, Front] = field(default_factory=dict)
-    """Where each of the waiting ranks is."""
+    """Per waiting rank, the operation that it is in."""
     transfer: Transfer | None = None
     undated: bool = False
-    """Some rank in `lacking` has a record of unknown time."""
+    """At least one rank in `lacking` has a record of unknown time."""
 
     def entries(self) -> list[Entry]:
-        """The entries of the ranks that wait in a collective."""
+        """The entries of the waiting ranks, if this is a collective."""
         return [front.entry for front in self.fronts.values() if front.entry is not None]
 
 
 def find_holds(
     records: Records, fronts: Fronts, deviating: Mapping[int, Set[int]], patience_s: float | None = None
 ) -> list[Recorded]:
-    """All operations that some rank is in for more than a moment. `deviating`: by group, who deviates.
+    """All operations that a rank has been in for more than a moment. `deviating`: per group, the deviating ranks.
 
-    `patience_s`: how long a moment is, if it is not what the records tell.
+    `patience_s`: how long a moment is; None takes it from the records.
     """
     patience_s = records.patience_s if patience_s is None else patience_s
     holds: dict[tuple[int, int, str], Recorded] = {}
@@ -71,9 +71,9 @@ def find_holds(
 
 
 def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Recorded]:
-    """Collectives that ranks have called and that others lack, whatever the ranks are in: that left their rings.
+    """Collectives that ranks have called and others lack, for ranks whose current operation left the ring buffer.
 
-    For how long is not told, but a rank that called something a moment ago goes on.
+    How long they wait is unknown, but a rank that called something a moment ago is still moving.
     """
     callers: dict[tuple[int, int], list[int]] = {}
     for rank, called in fronts.called.items():
@@ -102,7 +102,7 @@ def _of_unseen(records: Records, fronts: Fronts) -> Iterator[Recorded]:
 
 
 def _find_absent(records: Records, fronts: Fronts, hold: Recorded, deviating: Set[int]) -> None:
-    """Sort the members that are not in it. Whoever called last gives the others the least time to come."""
+    """Sort the members not in it by where they are. The last caller gives the others the least time to enter."""
     last = max(hold.entries(), key=lambda entry: entry.created_ns or 0)
     found: dict[str, list[int]] = {"lacking": [], "behind": [], "elsewhere": [], "unknown": [], "too_early": []}
     for member in hold.group.ranks():
@@ -111,7 +111,7 @@ def _find_absent(records: Records, fronts: Fronts, hold: Recorded, deviating: Se
             if where is not None and not (where == "elsewhere" and deviating and member not in deviating):
                 found[where].append(member)
     if deviating and not any(found.values()):
-        # All are in it, and some of them with another size or another call.
+        # All are in it, but some with another size or another call.
         found["elsewhere"] = [rank for rank in hold.group.at[last.seq] if rank in deviating]
     hold.undated = any(_margin_s(records, member, last) is None for member in found["lacking"])
     for name, ranks in found.items():
@@ -119,7 +119,7 @@ def _find_absent(records: Records, fronts: Fronts, hold: Recorded, deviating: Se
 
 
 def _where(records: Records, fronts: Fronts, group: Group, member: int, entry: Entry) -> str | None:
-    """Where a member is as seen from ranks that wait in `entry`; None if it does not keep them waiting."""
+    """Where a member is, as seen from ranks that wait in `entry`; None if it does not keep them waiting."""
     if member not in records.ranks:
         return "unknown"
     theirs = group.at[entry.seq].get(member)
@@ -130,7 +130,7 @@ def _where(records: Records, fronts: Fronts, group: Group, member: int, entry: E
     entered = group.entered(member, entry.seq)
     idle = fronts.status[member] == "idle"
     if entered:
-        # The counter knows of it and the ring does not: it is behind what its rank is in, or finished long ago.
+        # The counter includes it and the ring does not: it is later than what its rank is in, or finished long ago.
         return None if idle else "behind"
     if entered is None and records.ranks[member].wrapped and not idle:
         return "behind"
@@ -141,12 +141,12 @@ def _where(records: Records, fronts: Fronts, group: Group, member: int, entry: E
 
 
 def _margin_s(records: Records, member: int, entry: Entry) -> float | None:
-    """Seconds from a waiting rank's call to the dump of an absent member; None if a time is unknown."""
+    """Seconds from a waiting rank's call to the dump of an absent member; None if either time is unknown."""
     record = records.ranks[member]
     if entry.created_ns is None:
         return None
     called = records.true_ns(entry.rank, entry.created_ns)
-    # An undated dump was taken at or after the last thing that it mentions.
+    # An undated dump was taken at or after the last event that it mentions.
     sign_ns = record.latest_sign_ns if record.taken_ns is None else record.taken_ns
     if sign_ns is None:
         return None
@@ -155,7 +155,7 @@ def _margin_s(records: Records, member: int, entry: Entry) -> float | None:
 
 
 def _of_transfers(records: Records, fronts: Fronts, rank: int, front: Front, wait_s: float | None) -> list[Recorded]:
-    """One hold for each transfer of the front whose other end is not there; one for all if everything is there."""
+    """One hold for each transfer of the front whose other end is missing; a single one if no end is missing."""
     found = []
     for transfer in front.transfers:
         hold = Recorded(
@@ -176,7 +176,7 @@ def _of_transfers(records: Records, fronts: Fronts, rank: int, front: Front, wai
                 seen = fronts.status[peer] != "unseen"
                 hold.lacking, hold.behind = ((peer,), ()) if seen else ((), (peer,))
             elif theirs[mine].elements != transfer.elements:
-                hold.lacking = (peer,)  # What stands there in its place is another transfer.
+                hold.lacking = (peer,)  # The peer has a different transfer in its place.
             elif not fronts.is_in_transfer(theirs[mine]):
                 hold.behind = (peer,)
         found.append(hold)

@@ -1,1 +1,1 @@
-"""Who waits for whom by the stacks of all ranks."""
+"""Analysis of who waits for whom, based on the stacks of all ranks."""

@@ -93,9 +93,7 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
     Otherwise its ranks are all of them.
     """
     deciding = _in_and_beside_steps(parties)
-    odd, usual, tie = minority_of(deciding)
-    if _may_be_left_by_a_peer(odd, usual, texts):
-        odd, tie = [], True
+    odd, usual, tie = _minority_of(deciding, texts)
     told_by = None
     if not odd and (told := _told_apart(deciding, texts)):
         odd, usual, told_by = told
@@ -151,6 +149,12 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
     return finding
 
 
+def _minority_of(sides: list[list[RankView]], texts: ProgramTexts) -> tuple[list[RankView], list[RankView], bool]:
+    """(deviating ranks, largest set, tie), as `minority_of`, unless the few may wait for one of the many."""
+    odd, usual, tie = minority_of(sides)
+    return ([], usual, True) if _may_be_left_by_a_peer(odd, usual, texts) else (odd, usual, tie)
+
+
 def _may_be_left_by_a_peer(odd: Sequence[RankView], usual: Sequence[RankView], texts: ProgramTexts) -> bool:
     """Whether few ranks at one call of a process group may wait for a member that is among the many others.
 
@@ -161,12 +165,12 @@ def _may_be_left_by_a_peer(odd: Sequence[RankView], usual: Sequence[RankView], t
     return texts.names_group(odd[0].user_stack) and not texts.parting(odd[0], usual[0]).alone_by
 
 
-def _missing_members(parties: Sequence[list[RankView]], texts: ProgramTexts) -> list[Finding]:
+def _missing_members(sides: Sequence[list[RankView]], texts: ProgramTexts) -> list[Finding]:
     """The finding about ranks that a few ranks in a call of a process group seem to wait for, if there are any."""
-    few, usual, _ = minority_of(list(parties))
+    few, usual, _ = minority_of(list(sides))
     if not _may_be_left_by_a_peer(few, usual, texts):
         return []
-    others = {view.rank: view for members in parties for view in members}
+    others = {view.rank: view for members in sides for view in members}
     missing = missing_from_group({view.rank for view in few}, others.keys())
     if not missing:
         return []

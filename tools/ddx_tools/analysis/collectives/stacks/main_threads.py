@@ -1,4 +1,4 @@
-"""Each rank's main thread over all looks: what it does, whether it moves, how long it has waited."""
+"""Each rank's main thread over all samples: what it does, whether it moves, how long it has waited."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _QUOTE_LIMIT = 400
 
 @dataclass(frozen=True)
 class RankView:
-    """One rank as its stacks show it."""
+    """One rank as its stack samples show it: where its main thread is, whether it moves, and how long it has waited."""
 
     host: str
     rank: int
@@ -31,35 +31,35 @@ class RankView:
     operation: str | None
     contexts: tuple[str, ...]
     moved: bool | None
-    """It ran or its stack changed between samples; None if there was one sample only or the kernel says nothing."""
+    """It ran or its stack changed between samples; None with a single sample, or if the kernel does not show it."""
     wait_s: float
-    """For how long at least it has not moved, seconds."""
+    """Minimum time for which it has not moved, in seconds."""
     brought: bool
-    """The dump was passed in as a file: nothing says when it was taken."""
+    """The dump was passed in as a file, so it is unknown when it was taken."""
     user_stack: tuple[UserFrame, ...]
     """User frames, outermost first."""
     user_source: str | None
     source: str
     source_line: int | None = None
-    """Of a file with several ranks: the line that shows where it is."""
+    """In a file with several ranks: the number of the line that shows where this rank is."""
     source_text: str | None = None
-    """What that line says."""
+    """Text of that line."""
     phase: str | None = None
-    """Of training, as library frames tell it."""
+    """Training phase, according to library frames."""
 
     @property
     def waits_for_peers(self) -> bool:
-        """It can only go on when other ranks act."""
+        """Whether it can only proceed when other ranks act."""
         return self.activity in frame_rules().waits_for_peers
 
     @property
     def stopped(self) -> bool:
-        """The kernel holds it stopped."""
+        """Whether the kernel reports the process as stopped."""
         return self.state in ("T", "t")
 
     @property
     def place(self) -> Location | None:
-        """Its innermost user line."""
+        """The innermost line of the user's program."""
         return self.location(len(self.user_stack) - 1) if self.user_stack else None
 
     def location(self, depth: int) -> Location:
@@ -70,12 +70,12 @@ class RankView:
 
     @property
     def doing(self) -> str:
-        """What it does, in words."""
+        """Activity and operation in words: `collective: all_reduce`."""
         return f"{self.activity}: {self.operation}" if self.operation else self.activity
 
     @property
     def standing(self) -> str:
-        """Where it is, and what it does there."""
+        """Place, operation and source text in one line, for evidence."""
         place = self.place
         if place is None:
             return self.doing
@@ -83,7 +83,7 @@ class RankView:
         return f"{place.file}:{place.line} {place.function}, {self.operation or self.activity}{text}"[:_QUOTE_LIMIT]
 
     def evidence(self) -> Evidence:
-        """Its dump, and where it is; of a file with several ranks the line that shows it, as it stands there."""
+        """Evidence for where it is; for a file with several ranks, the original line that shows it."""
         if self.source_line is not None:
             return Evidence(source=self.source, line=self.source_line, quote=(self.source_text or "")[:_QUOTE_LIMIT])
         return Evidence(source=self.source, quote=self.standing)
@@ -102,7 +102,7 @@ def rank_views(store: Store) -> list[RankView]:
 
 
 def looks_of(store: Store, rank: int) -> list[str]:
-    """Where the main thread of a rank was in each sample, as `RankView.standing` tells it."""
+    """Where a rank's main thread was in each sample, as lines from `RankView.standing`."""
     rows = store.query(
         "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank = ? ORDER BY snapshot, host, pid", [rank]
     )
@@ -110,12 +110,12 @@ def looks_of(store: Store, rank: int) -> list[str]:
 
 
 def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
-    """`stepped`: the rank printed further steps meanwhile, and so came back to where it stood before."""
+    """Combine one rank's samples. `stepped`: it printed further steps meanwhile, so it moved and came back."""
     last = rows[-1]
     moved = stepped or _moved(rows)
     brought = last["taken_s"] is None
     observed_s = 0.0 if brought else last["taken_s"] - rows[0]["taken_s"]
-    # The kernel's own figure was read before anything of ours touched the thread; it holds if it still stands there.
+    # The kernel's own figure was read before ddx touched the thread; it is valid if the thread is still there.
     blocked_s = (last["blocked_s"] or 0.0) if not moved else 0.0
     as_read = (
         "host", "rank", "pid", "state", "wchan", "activity", "operation", "user_source", "source", "source_line",
@@ -132,7 +132,7 @@ def _view(rows: list[dict[str, Any]], stepped: bool) -> RankView:
 
 
 def _moved(rows: list[dict[str, Any]]) -> bool | None:
-    """A changed stack is movement. So is having run, except for a thread that spins or polls while it waits."""
+    """Whether a thread moved: its stack changed, or it ran, except if it spins or polls while waiting."""
     if len(rows) < 2:
         return None
     if len({row["frames_key"] for row in rows}) > 1:
@@ -146,11 +146,11 @@ def _moved(rows: list[dict[str, Any]]) -> bool | None:
     return any(seen) if seen else None
 
 
-# --- what the analyses of stacks share: making a finding out of views, grouping views, finding the odd ones
+# --- shared by the stack analyses: build findings from views, group views, find the deviating ones
 
 
 def who(views: Iterable[RankView]) -> str:
-    """`ranks 0-2`."""
+    """The ranks of some views in words: `ranks 0-2`."""
     return rank_list([view.rank for view in views])
 
 
@@ -164,7 +164,7 @@ def make_finding(
     places: Iterable[Location | None] | None = None,
     **attributes: Any,
 ) -> Finding:
-    """A finding about ranks, with their dumps as evidence and their innermost user lines as places, unless others."""
+    """Build a finding about ranks; by default with their dumps as evidence and their innermost user lines as places."""
     pointed = shown(views)
     return Finding(
         code=code,
@@ -179,21 +179,21 @@ def make_finding(
 
 
 def shown(views: Sequence[RankView]) -> FindingPlace:
-    """Dumps and places of ranks.
+    """Evidence, places and hosts of ranks.
 
-    A dump from the user is of no known host: where it was read says nothing of where it was taken.
+    The host of a submitted dump is unknown: where it was read does not show where it was taken.
     """
     hosts = {view.host for view in views if not view.brought}
     return FindingPlace([view.evidence() for view in views[:4]], distinct(view.place for view in views), hosts)
 
 
 def at(view: RankView) -> str:
-    """ " at train.py:41 step", or nothing."""
+    """ " at train.py:41 step", or an empty string if the place is unknown."""
     return f" at {view.place.short()}" if view.place else ""
 
 
 def minority_of(parties: list[list[RankView]]) -> tuple[list[RankView], list[RankView], bool]:
-    """(the ranks of all sets but the largest, the largest set, tie): the odd ones only without a tie."""
+    """(deviating ranks, largest set, tie): the ranks outside the largest set, or none if there is a tie."""
     ordered = sorted(parties, key=len, reverse=True)
     rest = [view for members in ordered[1:] for view in members]
     tie = len(rest) >= len(ordered[0])
@@ -201,13 +201,13 @@ def minority_of(parties: list[list[RankView]]) -> tuple[list[RankView], list[Ran
 
 
 def place_of_row(row: dict[str, Any]) -> Location:
-    """The innermost user line of a row of `stack_threads`."""
+    """The innermost user line in a row of `stack_threads`."""
     file, line, function = (json.loads(row["user_stack"]) or [("unknown", None, None)])[-1]
     return Location(file=file, line=line, function=function, source=row["user_source"])
 
 
 def evidence_of_row(row: dict[str, Any]) -> Evidence:
-    """Where the innermost user line of a row of `stack_threads` is shown; of a file with several ranks its line."""
+    """Evidence for the innermost user line in a row of `stack_threads`; for a file with several ranks, its line."""
     if row["source_line"] is not None:
         return Evidence(source=row["source"], line=row["source_line"], quote=row["source_text"] or "")
     place = place_of_row(row)
@@ -215,20 +215,20 @@ def evidence_of_row(row: dict[str, Any]) -> Evidence:
 
 
 def grouped(views: Iterable[RankView], key: Callable[[RankView], Any]) -> list[list[RankView]]:
-    """Views with the same key, largest group first; groups of one size in rank order."""
+    """Group views by key, largest group first, equally large groups in rank order."""
     groups = gathered((key(view), view) for view in views)
     return sorted(groups.values(), key=lambda members: (-len(members), members[0].rank))
 
 
-# --- kinds of raw items of the probe `stacks`, and the moments of a look that they are of
+# --- kinds of raw items from the probe `stacks`, and the moments within a sample that they belong to
 
 STACK, THREADS, SOURCE, UNREAD, OUTPUT = "stack", "threads", "source", "unread", "output"
 ADVANCE, COUNTERS = "advance", "counters"
-"""Of a rank's debug server: whether its record went on between samples, and torch's wait counters."""
+"""From a rank's debug server: whether its record grew between samples, and torch's wait counters."""
 NATIVE = "native"
-"""The dump of a rank with native frames, which tell a wait for its GPU from work."""
+"""The dump of a rank with native frames, which distinguish a wait for its GPU from work."""
 LOCKS = "locks"
-"""/proc/locks: who holds the files that ranks wait to lock."""
+"""/proc/locks: which processes hold locks on files that ranks wait to lock."""
 BEFORE, AFTER = "before", "after"
 CHILD = "child"
-"""The role of a process that a rank started and waits for: not Python, as far as anybody knows."""
+"""Role of a process that a rank started and waits for, and that is not known to be Python."""

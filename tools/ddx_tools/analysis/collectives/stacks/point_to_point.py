@@ -1,4 +1,4 @@
-"""Ranks that wait in sends and receives: for each other, for nobody, or in pipeline stages out of step."""
+"""Findings about ranks waiting in sends and receives: for each other, without a partner, or in different schedules."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _OTHER_HANDLES = (
 )  # fmt: skip
 _WAITED_FOR = re.compile(r"(?<![\w.])(\w+)\.wait\(")
 TOLD_BY_TEXT = "batch_isend_irecv"
-"""The operation of ranks that wait for handles of sends and receives, as the text of their function tells."""
+"""Operation name for ranks that wait on handles of sends and receives, as derived from their function's source."""
 _SENDS, _RECEIVES = ("send", "isend", "send_object_list"), ("recv", "irecv", "recv_object_list")
 
 
 def point_to_point(store: Store, p2p: Sequence[RankView], texts: ProgramTexts, *, others: int) -> list[Finding]:
-    """What ranks that do not move in point-to-point operations have in common, and in what they differ.
+    """Find why ranks are stuck in point-to-point operations, from what they share and how they differ.
 
-    `others` is how many ranks wait in collectives meanwhile: if they are few, they may be the partners.
+    `others`: how many ranks wait in collectives meanwhile; if they are few, they may be the partners.
     """
     findings = _different_schedules(store, p2p)
     if not 0 < others < len(p2p):
@@ -40,17 +40,17 @@ def point_to_point(store: Store, p2p: Sequence[RankView], texts: ProgramTexts, *
 
 
 def with_transfers(views: Sequence[RankView], texts: ProgramTexts) -> list[RankView]:
-    """The views, in which a wait for a handle is one for a transfer if its function makes no other handles."""
+    """The views, with a wait on a handle turned into a wait for a transfer if its function creates no other handles."""
     told = ((view, _awaited(view, texts)) for view in views)
     return [replace(view, activity="p2p", operation=transfer) if transfer else view for view, transfer in told]
 
 
 def _awaited(view: RankView, texts: ProgramTexts) -> str | None:
-    """The kind of transfer that a rank waits for; None if it waits for something else, or nothing tells."""
+    """The kind of transfer that a rank waits for; None if it waits for something else or that is unknown."""
     text = texts.of(view.place.file) if view.place and view.operation == "wait" else None
     if text is None or view.place is None or view.place.line is None:
         return None
-    # What it waits for, its function has made; else another of its class, or of the file.
+    # The handle was created in its own function, else in another one of its class or file.
     own = text.function(view.place.line)
     if made := _handle_of(own, text.line_text(view.place.line) or ""):
         name = called_name(made)
@@ -64,7 +64,7 @@ def _awaited(view: RankView, texts: ProgramTexts) -> str | None:
 
 
 def _handle_of(function: ast.AST | None, line: str) -> ast.Call | None:
-    """The call that made what a line waits for, if the line names it and its function gives the name one value only."""
+    """The call that created the handle a line waits on, if the line names it and the name is assigned only once."""
     waited_for = _WAITED_FOR.search(line)
     if function is None or waited_for is None:
         return None
@@ -82,9 +82,9 @@ def _makes_handle(call: ast.Call) -> bool:
 
 
 def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
-    """Ranks that wait in a function which takes numbers within a group for ranks of the job.
+    """Find ranks waiting in a function that uses ranks within a group where the job's ranks are needed.
 
-    That does no harm in the group that begins with rank 0: it is certain if exactly that group has finished.
+    This is harmless in the group that starts with rank 0; it is certain if exactly that group has finished.
     """
     findings = []
     for members in grouped(waiting, lambda view: view.place and (view.place.file, view.place.function)):
@@ -98,8 +98,8 @@ def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> l
                 Severity.FAILURE,
                 members,
                 f"{who(members)} {'waits' if len(members) == 1 else 'wait'}{at(members[0])}, where {peer.operation} "
-                f"takes `{peer.expression}` for the other rank: a rank within the group, which is the rank of the "
-                "whole job only in the group that begins with rank 0",
+                f"names its peer with `{peer.expression}`: a rank within the group, which equals the rank in "
+                "the job only in the group that starts with rank 0",
                 operation=peer.operation,
                 expression=peer.expression,
                 first_group_through=_is_whole_group([view for view in waiting if view not in members], len(waiting)),
@@ -110,7 +110,7 @@ def numbered_within_group(waiting: Sequence[RankView], texts: ProgramTexts) -> l
 
 
 def _is_whole_group(views: Sequence[RankView], ranks: int) -> bool:
-    """Whether these can be one of several groups of one size, the one that begins with rank 0."""
+    """Whether these can be one of several equally large groups: the one that starts with rank 0."""
     return len(views) > 1 and ranks % len(views) == 0 and any(view.rank == 0 for view in views)
 
 
@@ -135,20 +135,20 @@ def _different_schedules(store: Store, p2p: Sequence[RankView]) -> list[Finding]
 
 
 def _beside_a_pipeline(p2p: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
-    """A few in a transfer of the program, while the stages of a pipeline exchange among themselves.
+    """Find a few ranks in the program's own transfer while the pipeline stages exchange among themselves.
 
-    What a schedule sends it receives itself, so no stage in it is the other end of the program's own transfer.
+    A schedule receives everything it sends, so no stage in it is the other end of the program's own transfer.
     """
     own = [view for view in p2p if "pipeline" not in view.contexts]
     operations = {str(view.operation) for view in own}
     if not own or 2 * len(own) >= len(p2p) or len(operations) != 1 or not operations <= _ONE_SIDED.keys():
         return []
-    why = "all others exchange in the schedule of the pipeline"
+    why = "all other ranks are in the pipeline schedule's own transfers"
     return [_unmatched(own, texts, why, beside_a_pipeline=True)]
 
 
 def _nobody_answers(p2p: Sequence[RankView], texts: ProgramTexts, *, alone: bool) -> list[Finding]:
-    """All send, or all receive, or (`alone`) all ranks of the job wait in operations of either kind."""
+    """Find ranks that all send or all receive; with `alone` (all ranks of the job), also a mix of the two."""
     operations = sorted({str(view.operation) for view in p2p})
     operation, many = operations[0], len(p2p) > 1
     other_end = None
@@ -166,7 +166,7 @@ def _nobody_answers(p2p: Sequence[RankView], texts: ProgramTexts, *, alone: bool
 
 
 def _unmatched(views: Sequence[RankView], texts: ProgramTexts, why: str, *, beside_a_pipeline: bool = False) -> Finding:
-    """Transfers of the program whose other end nobody is in."""
+    """Build the finding that no rank is at the other end of the program's transfers."""
     operation = str(views[0].operation)
     verb = "waits" if len(views) == 1 else "all wait"
     return make_finding(
@@ -181,10 +181,10 @@ def _unmatched(views: Sequence[RankView], texts: ProgramTexts, why: str, *, besi
 
 
 def _other_end(views: Sequence[RankView], texts: ProgramTexts) -> str | None:
-    """Where the function that ranks send (or receive) in has the other end of it; None if its text is not known.
+    """Where the function in which ranks send (or receive) contains the matching call; None if its text is unknown.
 
-    in_turn: the same rank does it, before or behind, as where two trade.  other_branch: other ranks do it, while
-    these are in their call, so that who is in neither has finished with it.  absent: the function has none.
+    in_turn: the same rank makes it, before or after, as in a mutual exchange.  other_branch: other ranks make it while
+    these are in their call, so a rank in neither has finished.  absent: the function has none.
     """
     kinds = set()
     for view in views:
@@ -200,7 +200,7 @@ def _other_end(views: Sequence[RankView], texts: ProgramTexts) -> str | None:
 
 
 def _pipeline_schedules(store: Store, views: Sequence[RankView]) -> dict[int, str]:
-    """The schedule class each rank is in, where the program text qualifies its frames."""
+    """Per rank, the pipeline schedule class it is in, if its frames name one."""
     rows = store.query(
         "SELECT f.pid, f.host, f.function FROM stack_frames f WHERE f.module LIKE 'torch/distributed/pipelining/%' "
         "AND f.function LIKE '%Schedule%.%' ORDER BY f.snapshot, f.depth DESC"

@@ -1,1 +1,1 @@
-"""Programs, diffs and printed values that lie beside the logs."""
+"""Programs, diffs and printed values beside the logs."""

@@ -1,4 +1,4 @@
-"""Which texts lie beside the logs, and rows of what their readers see."""
+"""Captures the texts beside the logs, and turns what their readers find into rows."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ddx_tools.sources.raw import Raw, RawItem, Rows
 _MOST_BYTES = 64 << 10
 _MOST_TEXTS = 64
 _MOST_ROWS = 400
-"""Of one text."""
+"""The maximum number of rows from one text."""
 _LONGEST_LINE = 500
 _READ_APART = {TextKind.RAS, TextKind.STACKS, TextKind.NOTE}
 
 
 def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
-    """Add the short texts that tell something, and the beginning of longer ones.
+    """Add the short texts that a reader finds facts in, and the beginning of longer ones.
 
-    Nothing of what a person wrote, and nothing that readers of its own kind take.
+    Leaves out notes, and files that another reader handles.
     """
     taken = intake_of(host, [item for item in target if not item.isdigit()])
     texts = [text for text in taken.materials if text.head and not text.kinds & _READ_APART]
@@ -45,7 +45,7 @@ def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
 
 @lru_cache(_MOST_TEXTS)
 def _said_in(name: str, data: bytes) -> list[TextFact]:
-    """What the readers see in a text; what was captured is parsed at once as a rule."""
+    """The facts that the readers find in a text; cached, because parsing usually follows right after capture."""
     text = without_colours(data).decode("utf-8", "replace")
     if program := read_as_program(name, text):
         return list(islice(read_program(program), _MOST_ROWS))
@@ -54,7 +54,7 @@ def _said_in(name: str, data: bytes) -> list[TextFact]:
 
 
 def text_rows(raw: Raw) -> Rows:
-    """Rows of `text_facts`."""
+    """Return the rows of `text_facts`, one per fact found in a text."""
     rows = [
         as_row(
             "text_facts",

@@ -1,4 +1,4 @@
-"""Findings of `text_facts`: what one text says, and what several say together."""
+"""Findings about `text_facts`: from one text, or from several together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def text_findings(store: Store) -> list[Finding]:
-    """One for each thing that was seen, wherever it stands."""
+    """Return one finding for each kind of fact, with all its places."""
     rows = store.query("SELECT * FROM text_facts ORDER BY source, source_line")
     for row in rows:
         row["attributes"], row["ranks"] = json.loads(row["attributes"]), json.loads(row["ranks"])
@@ -59,5 +59,5 @@ def _names(addresses: Sequence[Row]) -> Iterator[Finding]:
         if len(by_address) > 1:
             yield _finding(
                 "host.name_ambiguous", list(by_address.values()), how="addresses",
-                summary=f"{interface} of the host {name} has several addresses: these may be several hosts of one name",
+                summary=f"{interface} of the host {name} has several addresses: several hosts may share this name",
             )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What the syntax tree of a program says of a job: calls that depend on the rank, on a clock, on a value of one rank.
+"""Facts from a program's syntax tree: calls that depend on the rank, on a clock, or on one rank's value.
 
-Excerpts and diffs need not parse as a whole: lines that do not are left out. What is found is no fault by itself: the
-pages join it with what the job did.
+Excerpts and diffs need not parse as a whole: lines that do not parse are left out. A fact is not a fault by itself: the
+playbooks combine it with what the job did.
 """
 
 from __future__ import annotations
@@ -28,45 +28,45 @@ _LONGEST_LINE = 500
 
 
 class ProgramText:
-    """A program, an excerpt of one, or what a diff leaves standing of it."""
+    """A program, an excerpt of one, or the new version of a diff."""
 
     def __init__(self, lines: list[str], tree: ast.Module, *, whole: bool) -> None:
         self.lines = lines
         self.tree = tree
         self.whole = whole
-        """It is no diff."""
+        """Whether the text is a program, not a diff."""
         self.nodes = list(ast.walk(tree))
         self.calls = sorted((n for n in self.nodes if isinstance(n, ast.Call)), key=lambda call: call.lineno)
         self.called = {called_name(call) or "" for call in self.calls}
 
     @cached_property
     def blocks(self) -> list[list[ast.stmt]]:
-        """Every list of statements that run one after the other."""
+        """All lists of statements that run in sequence."""
         fields = ("body", "orelse", "finalbody")
         found = [getattr(node, field, None) for node in self.nodes for field in fields]
         return [block for block in found if isinstance(block, list) and block]
 
     @cached_property
     def by_one_rank(self) -> set[int]:
-        """Nodes (their ids) that a condition on the rank encloses."""
+        """The ids of the nodes inside a condition on the rank."""
         guards = [node for node in self.nodes if isinstance(node, ast.If) and asks_which_rank(node.test)]
         return {id(inner) for guard in guards for inner in ast.walk(guard)}
 
     def seen(self, code: str, node: ast.expr | ast.stmt, summary: str, **attributes: Any) -> TextFact:
-        """A thing seen at a node."""
+        """Return a fact found at a node."""
         line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
         return seen(code, node.lineno, line, summary, **attributes)
 
 
 def read_as_program(name: str, text: str) -> ProgramText | None:
-    """A program by its name or by its statements; None for any other text."""
+    """Return the program in a text, recognised by name or by its statements; None for any other text."""
     lines = text.splitlines()
     whole = not name.endswith((".diff", ".patch")) and not _DIFF.search(text)
     if not whole:
         lines = ["" if line.startswith(("-", "@", "+++", "diff --git ")) else line[1:] for line in lines]
     else:
         lines = _unnumbered(lines)
-        # Programs of other names are excerpts that somebody cut out.
+        # A program under another name is an excerpt.
         if not name.endswith(".py") and len(_PYTHON.findall("\n".join(lines))) < 2:
             return None
     lines = [line[:_LONGEST_LINE] for line in lines]
@@ -75,7 +75,7 @@ def read_as_program(name: str, text: str) -> ProgramText | None:
 
 
 def _unnumbered(lines: list[str]) -> list[str]:
-    """Without the numbers that an editor, a pager or `cat -n` set before the lines."""
+    """The lines without the numbers that an editor, a pager or `cat -n` put before them."""
     numbers = [_NUMBERED.match(line) for line in lines if line.strip()]
     told = [int(number["number"]) for number in numbers if number]
     if len(told) < 2 or len(told) < len(numbers) or told != sorted(set(told)):
@@ -84,12 +84,12 @@ def _unnumbered(lines: list[str]) -> list[str]:
 
 
 def _tree(lines: list[str]) -> ast.Module | None:
-    """The syntax tree, without the lines that keep the others from being parsed."""
+    """The syntax tree without the lines that do not parse."""
     kept = ["" if line.lstrip().startswith("#") else line for line in lines]
     for _ in range(_MOST_REPAIRS):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about the user's program: not what was asked
+                warnings.simplefilter("ignore")  # they are about the user's program
                 return ast.parse(textwrap.dedent("\n".join(kept)))
         except SyntaxError as error:
             if header := _HEADER.match(error.msg or ""):
@@ -102,7 +102,7 @@ def _tree(lines: list[str]) -> ast.Module | None:
 
 
 def read_program(program: ProgramText) -> Iterator[TextFact]:
-    """All that is known of a program, each thing once a line."""
+    """Yield all facts found in a program, each at most once per line."""
     told: set[tuple[str, int]] = set()
     try:
         for one in chain.from_iterable(reader(program) for reader in _READERS):
@@ -113,12 +113,12 @@ def read_program(program: ProgramText) -> Iterator[TextFact]:
         return  # too deep to follow
 
 
-# --- what names and calls stand for
+# --- what names and calls mean
 
 _PART = re.compile(
     r"\bis_(?:pipeline_|pp_)?(?:first|last)_(?:stage|rank)\b|\bget_(?:tensor|pipeline|data|context|expert)\w*_rank\(\)"
 )
-"""What tells the parts of a model or of the data apart, each of which has a group of its own."""
+"""Conditions that distinguish parts of a model or of the data, each with a group of its own."""
 _COLLECTIVE = re.compile(
     r"(?:all_reduce|broadcast|all_gather|reduce_scatter|all_to_all|gather|scatter|barrier|reduce)\w*"
 )
@@ -145,7 +145,7 @@ _DATA = re.compile(r"\w*(?:dataset|data|set|ds)$")
 
 
 def asks_which_rank(test: ast.expr) -> bool:
-    """Whether a condition treats ranks or parts of the model differently."""
+    """Return whether a condition treats ranks or parts of the model differently."""
     words = ast.unparse(test)
     return asks_for_the_rank(words) or _PART.search(words) is not None
 
@@ -180,7 +180,7 @@ def _assigned(program: ProgramText) -> Iterator[tuple[str, ast.expr]]:
             yield ast.unparse(target), node.value
 
 
-# --- calls that some ranks make
+# --- calls that only some ranks make
 
 
 def _breakpoints(program: ProgramText) -> Iterator[TextFact]:
@@ -192,7 +192,8 @@ def _breakpoints(program: ProgramText) -> Iterator[TextFact]:
 
 
 def _guarded(program: ProgramText) -> Iterator[TextFact]:
-    """What a condition on the rank keeps for some ranks: its block; where that leaves, the rest behind it, too."""
+    """Calls that a condition on the rank restricts to some ranks: its block and, if that returns or breaks, the code
+    after it."""
     for block in program.blocks:
         for place, guard in enumerate(block):
             if isinstance(guard, ast.If) and asks_which_rank(guard.test):
@@ -211,18 +212,18 @@ def _kept_for_some(program: ProgramText, guard: ast.If, kept: list[ast.stmt]) ->
             if "group" not in ast.unparse(call):
                 yield program.seen(
                     "program.group_left_out", call,
-                    f"{name} is called by a part of the ranks, on the group of all: if {test}",
+                    f"only some ranks call {name}, on the group of all: if {test}",
                     call=name, severity="warning",
                 )  # fmt: skip
         elif kind or _is_collective(call):
             yield program.seen(
-                "program.guarded_call", call, f"{name} is called on some ranks only: if {test}",
+                "program.guarded_call", call, f"only some ranks call {name}: if {test}",
                 call=name, kind=kind or "collective",
             )  # fmt: skip
 
 
 def _early_leaves(program: ProgramText) -> Iterator[TextFact]:
-    """A function is left under a condition of this rank's values, and a collective comes behind that."""
+    """Functions left early on a condition on the rank's own values, before a collective."""
     functions = [node for node in program.nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     for body in [program.tree.body, *(function.body for function in functions)]:
         inner = [node for statement in body for node in ast.walk(statement)]
@@ -234,11 +235,11 @@ def _early_leaves(program: ProgramText) -> Iterator[TextFact]:
             if behind and not _SAME_EVERYWHERE.search(ast.unparse(node.test)):
                 yield program.seen(
                     "program.leaves_before_collective", node,
-                    f"The function is left here if this holds on a rank, before {ast.unparse(behind)[:60]}",
+                    f"A rank on which this holds leaves the function here, before {ast.unparse(behind)[:60]}",
                 )  # fmt: skip
 
 
-# --- what each rank decides by itself
+# --- decisions that each rank makes by itself
 
 
 def _decisions(program: ProgramText) -> Iterator[TextFact]:
@@ -252,17 +253,20 @@ def _decisions(program: ProgramText) -> Iterator[TextFact]:
                 _is_collective(call) or _TOGETHER.fullmatch(called_name(call) or "") for call in inside
             ):
                 yield program.seen(
-                    code, node, "Each rank decides by its own clock whether to go into a call of all", by="clock"
+                    code,
+                    node,
+                    "Each rank decides by its own clock whether to make a call that all must make",
+                    by="clock",
                 )
             own = _own_value(node.test)
             if own and any(map(_is_collective, inside)) and not _is_reduced(program, own, node.lineno):
                 yield program.seen(
-                    code, node, f"Each rank decides by its own {own} whether to go into a collective", by="metric"
+                    code, node, f"Each rank decides by its own {own} whether to enter a collective", by="metric"
                 )
         elif _walks_a_set(node, sets) and any(map(_is_collective, _calls([node]))):
             yield program.seen(
                 code, node,
-                "A collective is called for each member of a set, and strings have another order in each process",
+                "A collective is called for each member of a set, and the order of strings differs between processes",
                 by="set_order",
             )  # fmt: skip
     yield from _monitored(program)
@@ -279,7 +283,7 @@ def _is_set(value: ast.expr) -> bool:
 
 
 def _own_value(test: ast.expr) -> str:
-    """The metric that a condition compares by order; empty if it is reduced, or a setting."""
+    """The metric that a condition tests with < or >; empty if it is reduced or a setting."""
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
         return ""
     left = test.left
@@ -290,7 +294,7 @@ def _own_value(test: ast.expr) -> str:
 
 
 def _is_reduced(program: ProgramText, name: str, before: int) -> bool:
-    """Whether a value went through a reduction above a line."""
+    """Whether a value was reduced before a line."""
     word = re.compile(rf"\b{re.escape(name)}\b")
     together = [call for call in program.calls if re.search("reduce|gather|broadcast", called_name(call) or "")]
     if any(call.lineno < before and word.search(ast.unparse(call)) for call in together):
@@ -325,12 +329,12 @@ def _data(program: ProgramText) -> Iterator[TextFact]:
         if seed is not None and _RANK_OR_CHANCE.search(ast.unparse(seed)):
             yield program.seen(
                 "program.sampler_seed_by_rank", seed,
-                "The sampler's seed depends on the rank: ranks shuffle in other orders and take shares of them",
+                "The sampler's seed depends on the rank: each rank takes its share of a different shuffle",
             )  # fmt: skip
         if called_name(call) == "DataLoader" and _is_true(_keyword(call, "shuffle")) and not dealt:
             yield program.seen(
                 "program.no_sampler", call,
-                "A data loader shuffles by itself, and nothing deals its samples out to the ranks",
+                "A data loader shuffles by itself, and nothing divides its samples among the ranks",
             )  # fmt: skip
     yield from _uneven_splits(program)
     yield from _random_states(program)
@@ -351,7 +355,7 @@ def _uneven_splits(program: ProgramText) -> Iterator[TextFact]:
             yield program.seen(
                 "program.uneven_split",
                 node,
-                "Each rank takes a piece of the data, and the pieces need not be of one length",
+                "Each rank takes a piece of the data, and the pieces may differ in length",
             )
 
 
@@ -369,7 +373,7 @@ def _random_states(program: ProgramText) -> Iterator[TextFact]:
             if taken and isinstance(key, ast.Constant) and "rng" in str(key.value):
                 yield program.seen(
                     "program.rng_of_one_rank", value,
-                    "The state of the random generator of one rank is saved, and every rank takes it",
+                    "The random generator state of one rank is saved, and every rank restores it",
                     severity="warning",
                 )  # fmt: skip
 
@@ -378,24 +382,26 @@ _DEVICE = re.compile(r"map_location|torch_device|device|cpu")
 
 
 def _calls_alone(program: ProgramText) -> Iterator[TextFact]:
-    """What single calls tell by their arguments."""
+    """Facts from the arguments of single calls."""
     thrown = {id(n.value) for n in program.nodes if isinstance(n, ast.Expr)}
     for call in program.calls:
         name, words = called_name(call) or "", ast.unparse(call)
         function = ast.unparse(call.func)
         if name in ("isend", "irecv") and id(call) in thrown:
-            yield program.seen("program.unwaited_transfer", call, f"Nobody waits for what {name} began", operation=name)
+            yield program.seen(
+                "program.unwaited_transfer", call, f"Nothing waits for the transfer that {name} starts", operation=name
+            )
         loads = function in ("PeftModel.from_pretrained", "torch.load") or name == "load_file"
         if loads and not _DEVICE.search(words):
             yield program.seen(
                 "program.load_without_device", call,
-                f"{function} says no device: what was saved on cuda:0 is loaded there by every rank", call=function,
+                f"{function} names no device: every rank loads tensors saved on cuda:0 to cuda:0", call=function,
             )  # fmt: skip
         bucket = _keyword(call, "bucket_cap_mb")
         if isinstance(bucket, ast.Constant) and isinstance(bucket.value, int) and bucket.value >= 1000:
             yield program.seen(
                 "program.one_bucket", call,
-                f"A bucket of {bucket.value} MiB holds all gradients: their reduction begins when backward is over",
+                f"A bucket of {bucket.value} MiB holds all gradients: their reduction starts only after backward",
                 mb=str(bucket.value), severity="warning",
             )  # fmt: skip
         variable, default, *_ = [*(ast.unparse(arg).strip("'\"") for arg in call.args), "", ""]
@@ -403,7 +409,7 @@ def _calls_alone(program: ProgramText) -> Iterator[TextFact]:
         if asks and variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
             yield program.seen(
                 "program.rank_by_default", call,
-                f"Without {variable} in its environment a process runs as rank 0 of one", variable=variable,
+                f"Without {variable} in its environment a process runs as rank 0 of 1", variable=variable,
             )  # fmt: skip
 
 
@@ -423,7 +429,7 @@ def _metrics(program: ProgramText) -> Iterator[TextFact]:
             if _is_length_of_data(node.right) or ast.unparse(node.right) in lengths:
                 yield program.seen(
                     "program.metric_of_one_rank", node,
-                    "What this rank counted is divided by the length of the whole data set",
+                    "This rank's count is divided by the length of the whole data set",
                     how="share", severity="warning",
                 )  # fmt: skip
         elif isinstance(node, ast.Call) and id(node) in program.by_one_rank:
@@ -431,7 +437,7 @@ def _metrics(program: ProgramText) -> Iterator[TextFact]:
             if printed and re.search("loss|acc|metric|score", " ".join(map(ast.unparse, node.args))):
                 yield program.seen(
                     "program.metric_of_one_rank", node,
-                    "One rank logs its own value, and nothing reduces it before", how="logged",
+                    "One rank logs its own value, which is not reduced first", how="logged",
                 )  # fmt: skip
 
 
@@ -459,7 +465,7 @@ def _gradients(program: ProgramText) -> Iterator[TextFact]:
             yield program.seen(
                 "program.sum_not_divided",
                 call,
-                "Gradients are summed over the ranks and divided by nothing",
+                "Gradients are summed over the ranks and never divided",
                 severity="warning",
             )
     for node in program.nodes:
@@ -467,14 +473,14 @@ def _gradients(program: ProgramText) -> Iterator[TextFact]:
         alone = len(backwards) == 1 and backwards[0] in _calls(node.body if isinstance(node, ast.With) else ())
         if isinstance(node, ast.With) and entered[:1] == ["no_sync"] and alone:
             yield program.seen(
-                code, node, "Every backward runs under no_sync: no gradient is reduced, in no step", severity="warning"
+                code, node, "Every backward runs under no_sync: no gradient is ever reduced", severity="warning"
             )
     if backwards:
         yield from _past_wrapper(program)
 
 
 def _past_wrapper(program: ProgramText) -> Iterator[TextFact]:
-    """A program that trains what DDP wraps, and never calls the wrapper: its forward prepares the reduction."""
+    """Programs that call the module inside DDP but never the wrapper, whose forward prepares the reduction."""
     functions = {ast.unparse(call.func) for call in program.calls}
     for name, value in _assigned(program):
         wrapped = isinstance(value, ast.Call) and called_name(value) in ("DDP", "DistributedDataParallel")
@@ -486,7 +492,8 @@ def _past_wrapper(program: ProgramText) -> Iterator[TextFact]:
             if function.startswith(f"{name}.module") and not (part and _NO_FORWARD.match(part)):
                 yield program.seen(
                     "program.sync_left_out", used,
-                    f"What {name} wraps is called and {name} never is: no gradient is reduced", severity="warning",
+                    f"The module inside {name} is called, but {name} never is: no gradient is "
+                    "reduced", severity="warning",
                 )  # fmt: skip
                 return
 
@@ -500,7 +507,7 @@ def _main_guard(program: ProgramText) -> Iterator[TextFact]:
         name = called_name(call)
         yield program.seen(
             "program.no_main_guard", call,
-            f"{name} is called when the module is imported, with no __main__ guard", call=name,
+            f"{name} is called on import of the module, without a __main__ guard", call=name,
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a reader of a text says that it saw."""
+"""The facts that readers of texts return."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _QUOTE_LIMIT = 240
 
 @dataclass(frozen=True)
 class TextFact:
-    """One thing seen in a text, as `text_facts` keeps it."""
+    """One fact found in a text, as a row of `text_facts`."""
 
     code: str
-    """A finding code; or one that begins with `_`, of which `texts.findings` puts findings together."""
+    """A finding code, or one that begins with `_`, which `texts.findings` combines into findings."""
     line: int
-    """1-based."""
+    """The line number, from 1."""
     quote: str
     summary: str
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -27,27 +27,27 @@ class TextFact:
 
 
 def seen(code: str, number: int, line: str, summary: str, /, **attributes: Any) -> TextFact:
-    """With the words of a line; `ranks` and `severity` among the attributes are taken out of them."""
+    """Return a fact that quotes a line; `ranks` and `severity` are taken out of the attributes."""
     ranks, severity = attributes.pop("ranks", ()), attributes.pop("severity", "notice")
     return TextFact(code, number, line.strip()[:_QUOTE_LIMIT], summary, attributes, ranks, severity)
 
 
 class Lines(list[str]):
-    """The lines of a text, asked all at once whether one of them may match."""
+    """The lines of a text, which can be tested for a pattern all at once."""
 
     @cached_property
     def _text(self) -> bytes:
         return "\n".join(self).encode("utf-8", "replace")
 
     def may_hold(self, pattern: re.Pattern[str]) -> bool:
-        """False if no line matches; it takes a hundredth of the time of trying each of them."""
+        """Return False if no line matches; a hundred times faster than trying each line."""
         searched = _searched_at_once(pattern)
         return searched is None or searched.search(self._text) is not None
 
 
 @cache
 def _searched_at_once(pattern: re.Pattern[str]) -> Any:
-    """The pattern in RE2; None if it has what RE2 has not, like a look ahead."""
+    """The pattern compiled for RE2; None if it uses something RE2 lacks, such as a lookahead."""
     import re2
 
     options = re2.Options()
@@ -60,7 +60,7 @@ def _searched_at_once(pattern: re.Pattern[str]) -> Any:
 
 
 def matches(pattern: re.Pattern[str], lines: Lines) -> Iterator[tuple[int, re.Match[str]]]:
-    """The first match of each line, with its number."""
+    """Yield the first match in each line, with the line number."""
     for number, line in enumerate(lines, 1) if lines.may_hold(pattern) else ():
         if found := pattern.search(line):
             yield number, found

@@ -1,4 +1,4 @@
-"""Frames and NCCL's lines in any text: stacks of gdb, a module that is run again, hosts that share a name."""
+"""Facts from frames and NCCL lines in any text: gdb stacks, a main module that runs again, hosts that share a name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ADDRESS = re.compile(r"(?:Using|OOB)\b.*?\b(?P<interface>[a-z]\w+):(?P<address>
 
 
 def read_traces(lines: Lines) -> Iterator[TextFact]:
-    """What stacks and NCCL's lines in a text say."""
+    """Yield the facts that stacks and NCCL lines in a text show."""
     yield from _threads(lines)
     yield from _again(lines)
     yield from _names(lines)
@@ -41,14 +41,14 @@ def read_traces(lines: Lines) -> Iterator[TextFact]:
 
 
 def _status(lines: Lines) -> Iterator[TextFact]:
-    """A text ends with a shell that asks for the exit status, and it is 0."""
+    """A shell prints exit status 0 at the end of a text."""
     told = [(number, line) for number, line in enumerate(lines, 1) if line.strip()][-2:]
     if len(told) == 2 and _ASKS_STATUS.search(told[0][1]) and told[1][1].strip() == "0":
-        yield seen("job.exited_zero", *told[0], "A shell says that the job ended with exit status 0", severity="info")
+        yield seen("job.exited_zero", *told[0], "A shell printed that the job exited with status 0", severity="info")
 
 
 def _threads(lines: Lines) -> Iterator[TextFact]:
-    """Of one process: a thread waits for the interpreter's lock while another sleeps in code that Python called."""
+    """In one process, a thread waits for the GIL while another sleeps in native code that Python called."""
     for block in _by_thread(lines) if any(matches(_WAITS_FOR_GIL, lines)) else ():
         text = "\n".join(line for _, line in block)
         top = next(((number, line) for number, line in block if _HOLDS_STILL.search(line)), None)
@@ -56,13 +56,13 @@ def _threads(lines: Lines) -> Iterator[TextFact]:
             yield seen(
                 "rank.gil_held",
                 *top,
-                "A thread sleeps in native code that Python called, and another one waits for the interpreter's lock",
+                "A thread sleeps in native code that Python called, and another waits for the GIL",
                 severity="failure",
             )
 
 
 def _by_thread(lines: Lines) -> list[list[tuple[int, str]]]:
-    """Numbered lines, in a list a thread; what stands before the first thread is the first list."""
+    """Numbered lines, one list per thread; the lines before the first thread form the first list."""
     blocks: list[list[tuple[int, str]]] = [[]]
     for number, line in enumerate(lines, 1):
         if _THREAD.match(line):
@@ -72,12 +72,12 @@ def _by_thread(lines: Lines) -> list[list[tuple[int, str]]]:
 
 
 def _again(lines: Lines) -> Iterator[TextFact]:
-    """The main module is run a second time, by an interpreter that was started to be a worker."""
+    """The main module runs a second time, in an interpreter that was started as a worker."""
     for number, _ in matches(_RUN_PATH, lines):
         below = list(enumerate(lines[number : number + _WITHIN_FRAMES], number + 1))
         for place, (further, line) in enumerate(below):
             if found := _MODULE.search(line):
-                # It fails in what only the main program has to do; a debugger runs that itself, and is no worker.
+                # It fails in code meant only for the main program; a debugger also runs that code, but is not a worker.
                 spawned = any(_SPAWNED.search(above) for above in lines[max(0, number - _WITHIN_FRAMES) : number])
                 begins = any(_FORMS_GROUP.search(inner) for _, inner in below[place:])
                 yield seen(
@@ -124,7 +124,8 @@ def _names(lines: Lines) -> Iterator[TextFact]:
                 "host.name_shared",
                 number,
                 line_,
-                f"NCCL connects ranks as of one host, {name}, and several have the same device: GPUs of several hosts",
+                f"NCCL treats ranks as on one host, {name}, but several have the same device: the GPUs are on several "
+                "hosts",
                 name=name,
                 how="devices_twice",
                 severity="failure",

@@ -1,4 +1,4 @@
-"""Arithmetic on numbers that somebody printed: ratios to sizes of groups, values of ranks laid side by side."""
+"""Facts from printed numbers: ratios to group sizes, and values of ranks side by side."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _BUSY = 2
 
 
 def read_values(lines: Lines) -> Iterator[TextFact]:
-    """What the numbers of a text say."""
+    """Yield the facts that the numbers in a text show."""
     yield from _ratios(lines)
     yield from _by_count(lines)
     yield from _sizes(lines)
@@ -64,19 +64,19 @@ def read_values(lines: Lines) -> Iterator[TextFact]:
 
 
 def _alone(lines: Lines) -> Iterator[TextFact]:
-    """Several processes say, side by side, that they are rank 0 of one; what lies far apart are several runs."""
+    """Several processes print, close together, that they are rank 0 of 1; far apart, they belong to separate runs."""
     said = [(number, found.string) for number, found in matches(_RANK_OF_ONE, lines)]
     told = [one for one, following in pairwise(said) if following[0] - one[0] <= _SIDE_BY_SIDE]
     told += said[-1:] if told else []
     if told:
         yield seen(
-            "launch.several_rank_zero", *told[0], f"{len(told)} processes say that they are rank 0 of 1",
+            "launch.several_rank_zero", *told[0], f"{len(told)} processes print that they are rank 0 of 1",
             processes=len(told), severity="warning",
         )  # fmt: skip
 
 
 def _threads(lines: Lines) -> Iterator[TextFact]:
-    """More runs, or would, than there are CPUs: by the load of a host, or by the threads of one process."""
+    """More runnable threads than CPUs: from a host's load, or from the threads of one process."""
     text = "\n".join(lines)
     cpus = _CPUS.search(text)
     if cpus is None or int(cpus["cpus"]) < 4:
@@ -86,15 +86,15 @@ def _threads(lines: Lines) -> Iterator[TextFact]:
             number = text.count("\n", 0, found.end(1)) + 1
             yield seen(
                 "host.threads_per_process", number, lines[number - 1],
-                f"{found[1]} threads want to run on {cpus['cpus']} CPUs",
+                f"{found[1]} runnable threads share {cpus['cpus']} CPUs",
                 threads=round(float(found[1])), cpus=int(cpus["cpus"]), severity="warning",
             )  # fmt: skip
 
 
 def _ratios(lines: Lines) -> Iterator[TextFact]:
-    """Numbers are not the expected ones, each by a factor that is a size in its line, its inverse or its root.
+    """Numbers that are off from the expected ones by a factor: a size in their line, its inverse or its root.
 
-    Where one that differs is off by another factor, no reduction that is scaled wrongly explains the numbers.
+    If any number is off by another factor, a wrongly scaled reduction does not explain the numbers.
     """
     explained: list[TextFact] = []
     for number, line in enumerate(lines, 1) if lines.may_hold(_GOT) else ():
@@ -128,14 +128,14 @@ def _ratios(lines: Lines) -> Iterator[TextFact]:
 
 
 def _by_count(lines: Lines) -> Iterator[TextFact]:
-    """Of runs of several sizes, side by side, a number grows or shrinks as the number of ranks does."""
+    """A number that, across runs of several sizes, grows or shrinks with the number of ranks."""
     told: dict[str, list[tuple[int, float, int, str]]] = defaultdict(list)
     for number, row in matches(_OF_COUNT, lines):
         for value in _VALUE.finditer(row["rest"]):
             name = value["name"].lower()
             if not _IS_TIME.search(name) and float(value["value"]):
                 told[name].append((int(row["count"]), float(value["value"]), number, row.string))
-        # What share of a whole is right: the whole is one rank's, or everybody's.
+        # A share of a whole: the whole may be one rank's or all ranks'.
         if (whole := _OF_TOTAL.search(row["rest"])) and _IS_METRIC.search(row["rest"]):
             told["score's whole"].append((int(row["count"]), float(whole["total"]), number, row.string))
     for name, rows in told.items():
@@ -147,14 +147,14 @@ def _by_count(lines: Lines) -> Iterator[TextFact]:
             if isclose(ratio, factor, rel_tol=0.02):
                 yield seen(
                     "numerics.ratio_to_group", large[2], large[3],
-                    f"{name} is {ratio:.4g} times that of {small[0]} with {size:g} times as many ranks",
+                    f"{name} is {ratio:.4g} times its value with {small[0]}, at {size:g} times as many ranks",
                     ratio=round(ratio, 5), size=round(size), how=how, what=name,
                     kind="metric" if _IS_METRIC.search(name) else "value", severity="warning",
                 )  # fmt: skip
 
 
 def _sizes(lines: Lines) -> Iterator[TextFact]:
-    """Sizes that do not fit, of which one is a whole multiple of the other, in a job that loaded a checkpoint."""
+    """Sizes that do not fit, where one is a whole multiple of the other, in a job that loaded a checkpoint."""
     restored = any(matches(_RESTORED, lines))
     for pattern in _SIZES:
         for number, found in matches(pattern, lines):
@@ -164,7 +164,7 @@ def _sizes(lines: Lines) -> Iterator[TextFact]:
             if times >= 2 and abs(large - times * small) <= 2 * times:
                 yield seen(
                     "checkpoint.size_ratio", number, found.string,
-                    f"A size is {times} times the one that it has to fit, as if sharded over another number of ranks",
+                    f"A size is {times} times the size it must match, as if sharded over a different number of ranks",
                     ratio=times, restored=restored, severity="warning",
                 )  # fmt: skip
                 return
