@@ -174,6 +174,25 @@ def test_an_open_answer_without_a_suspect_says_who_timed_out_in_what() -> None:
     assert told == "Ranks 0-2 timed out in all_reduce (collective 512); not enough evidence to name a cause"
 
 
+def test_a_narrowed_answer_says_which_ranks_differ_in_what() -> None:
+    differ = {"operations": {"all_gather": [0], "all_reduce": [1]}}
+    finding = Finding(code="collective.operation_mismatch", summary="Seen.", ranks=[0, 1], attributes=differ)
+    claims = [Claim(finding=finding.code, claim="Seen.", source="log.txt", line=1, quote="")]
+    narrowed = "Narrowed down, not decided: ranks call different collectives"
+    said = Diagnosis(verdict=Verdict.UNDECIDED, headline=narrowed, evidence=claims)
+    told = with_detail(said, [finding]).headline
+    assert told == f"{narrowed} (all_gather on rank 0 against all_reduce on rank 1)"
+
+
+def test_ranks_at_one_line_are_told_apart_by_its_caller() -> None:
+    shared, above = (Location(file="/srv/job/train.py", line=line, function="main") for line in (60, 88))
+    says = "Rank 3 is in all_reduce at train.py:60 main; ranks 0-2 wait for it in all_reduce at train.py:60 main."
+    suspect = Suspect(ranks=[3], event=SuspectEvent.MISMATCHED, says=says, locations=[shared, above])
+    said = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[suspect])
+    told = with_headline(said, Waits(WaitGraph(ranks={0, 3}), Roots(), (suspect,)), {}).headline
+    assert told.startswith("Rank 3 is in all_reduce at train.py:60 main (from train.py:88 main); ranks 0-2 wait")
+
+
 def test_material_without_a_symptom_is_not_called_short_of_evidence(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("step 399 loss 2.1\nstep 400 loss 2.0\n")
     said = investigate([str(tmp_path / "train.log")]).diagnose()

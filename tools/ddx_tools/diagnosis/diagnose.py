@@ -51,10 +51,12 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     culprits = _placed(leading, findings) if leading else Party()
     victims = _victims(present, playbooks, culprits)
     narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
-    in_trouble = bool(present) or any(map(_is_trouble, findings))
+    trouble = playbooks.symptoms[next(iter(present))].title if present else None
+    if trouble is None and any(map(_is_trouble, findings)):
+        trouble = ""
     return Diagnosis(
         verdict=verdict,
-        headline=_headline(verdict, leading, culprits, listed, well, narrowed, in_trouble),
+        headline=_headline(verdict, leading, culprits, listed, well, narrowed, trouble),
         narrowed_to=narrowed,
         causes=[] if verdict is Verdict.HEALTHY else _published_all(listed, playbooks),
         culprits=culprits,
@@ -262,8 +264,9 @@ def _headline(
     listed: list[Candidate],
     well: list[Match],
     narrowed: Narrowed | None,
-    in_trouble: bool,
+    trouble: str | None,
 ) -> str:
+    """`trouble`: the title of the symptom, empty if something went wrong otherwise, None if nothing did."""
     if leading:
         who = rank_list(culprits.ranks).capitalize() if culprits.ranks else ", ".join(culprits.hosts)
         place = f" at {culprits.locations[0].short()}" if culprits.locations else ""
@@ -273,7 +276,9 @@ def _headline(
         return _says(well[0])
     if narrowed:
         return f"Narrowed down, not decided: {narrowed.title}"
-    if not in_trouble and not listed:
+    if trouble is None and not listed:
         return "No hang, crash or slowdown was recognised in this material"
     possible = f"the cause; one possibility: {listed[0].cause.title}" if listed else "a cause"
-    return f"Not enough evidence to name {possible}"
+    return (
+        f"{trouble}; not enough evidence to name {possible}" if trouble else f"Not enough evidence to name {possible}"
+    )

@@ -10,9 +10,9 @@ from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
 from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, Suspect, SuspectEvent, Verdict, rank_list
 
-_NOTHING = "Not enough evidence to name "
+_NOTHING = re.compile(r"(?:[^;]*; n|N)(ot enough evidence to name .*)|N(arrowed down, not decided: .*)", re.DOTALL)
 _LONGEST = 400
-_DIFFERS = re.compile(r"differs? from (?:its|their) peers(?=;)")
+_UNPLACED = re.compile(r"^(Ranks? [^;:]*)(; cause undecided)")
 _NAMES_A_PLACE = re.compile(r" at [^:]+:\d+| waits? for (?:it|them) in ")
 # A headline is no field for text of the job: of what findings say it takes over these forms only.
 _ENDED = re.compile(
@@ -28,14 +28,16 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     """An answer whose headline also tells which device, peer or value, where it would name no place."""
     if _NAMES_A_PLACE.search(answer.headline) and answer.culprits.ranks:
         return answer
-    if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings)):
+    findings, where = list(findings), not (answer.culprits.ranks or answer.culprits.hosts)
+    if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings, where=where)):
         first = answer.headline if answer.culprits.hosts else _capital(answer.headline)
         is_told = added in answer.headline or (answer.culprits.ranks and added.startswith("rank"))
         headline = answer.headline if is_told else f"{first} ({added})"
-    elif len(answer.suspects) == 1 and (added := detail(answer.suspects[0].evidence, findings)):
-        headline = _DIFFERS.sub(lambda differs: f"{differs[0]} ({added})", answer.headline, count=1)
-    elif answer.headline.startswith(_NOTHING) and (added := detail(answer.evidence, findings)):
-        headline = f"{_capital(added)}; {answer.headline[0].lower()}{answer.headline[1:]}"
+    elif len(answer.suspects) == 1 and (added := detail([*answer.suspects[0].evidence, *answer.evidence], findings)):
+        headline = _UNPLACED.sub(lambda end: f"{end[1]} ({added}){end[2]}", answer.headline, count=1)
+    elif (open_ := _NOTHING.fullmatch(answer.headline)) and (added := detail(answer.evidence, findings, where=where)):
+        before = f"{_capital(added)}; n{open_[1] or open_[2]}"
+        headline = before if added.startswith("rank") else f"{answer.headline} ({added})"
     else:
         return answer
     return answer.model_copy(update={"headline": headline})
@@ -78,7 +80,7 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
         told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
         return f"{told}; cause undecided{possible}"
     open_ = waits.roots.open
-    if said.suspects or waits.moving or not open_ or not said.headline.startswith(_NOTHING):
+    if said.suspects or waits.moving or not open_ or not _NOTHING.fullmatch(said.headline):
         return ""
     victims = set(waits.roots.victims)
     if not victims:
@@ -111,7 +113,15 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
         differing = suspect.event is SuspectEvent.MISMATCHED and not place and _COMPARED.fullmatch(suspect.says)
         sizes = f": {suspect.says.rstrip('.')}" if differing else ""
         told = f"{who} {doing or words + comma + place + sizes}{who_waits(graph, suspect.ranks)}"
-    return told
+    return _with_caller(told, suspect)
+
+
+def _with_caller(told: str, suspect: Suspect) -> str:
+    """A sentence in which the rank and its peers are at one line, with the line above at which their stacks part."""
+    places = [place.short() for place in suspect.locations]
+    if len(places) < 2 or told.count(f" at {places[0]}") < 2:
+        return told
+    return told.replace(f" at {places[0]}", f" at {places[0]} (from {places[1]})", 1)
 
 
 def _perhaps(suspect: Suspect, told: str) -> str:

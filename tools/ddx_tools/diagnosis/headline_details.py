@@ -19,17 +19,33 @@ _OUR_WORDS = {"how", "kind", "of", "what"}
 _SHARES = {"share", "rate", "compute", "exposed"}
 
 
-def detail(claims: Iterable[Claim], findings: Iterable[Finding]) -> str:
-    """The first detail that the findings behind these claims have: `GPU 0000:87:00.0`; empty if none has one."""
+def detail(claims: Iterable[Claim], findings: Iterable[Finding], *, where: bool = False) -> str:
+    """The first detail that the findings behind these claims have: `GPU 0000:87:00.0`; empty if none has one.
+
+    `where`: with the ranks or hosts of the finding.
+    """
     by_claim: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         by_claim.setdefault((finding.code, finding.summary), []).append(finding)
-    for claim in claims:
-        for finding in by_claim.get((claim.finding, claim.claim), []):
-            for template in shipped("headline_details.yaml").get(claim.finding, ()):
-                if (text := _filled(template, finding)) and len(text) <= _LONGEST:
-                    return text
+    behind = [finding for claim in claims for finding in by_claim.get((claim.finding, claim.claim), [])]
+    return next((text for finding in behind if (text := _detail(finding, where))), "")
+
+
+def _detail(finding: Finding, where: bool) -> str:
+    for template in shipped("headline_details.yaml").get(finding.code, ()):
+        text = _filled(template, finding)
+        if text and where and "rank" not in text:
+            text += _where(finding)
+        if text and len(text) <= _LONGEST:
+            return text
     return ""
+
+
+def _where(finding: Finding) -> str:
+    if finding.ranks:
+        return f" on {rank_list(finding.ranks)}"
+    named = finding.hosts and len(finding.hosts) <= _MOST_ITEMS and all(map(_HOST.fullmatch, finding.hosts))
+    return f" on {', '.join(finding.hosts)}" if named else ""
 
 
 def _filled(template: str, finding: Finding) -> str:

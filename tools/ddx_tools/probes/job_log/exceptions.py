@@ -116,7 +116,7 @@ def raised_finding(case: EndReports, codes: dict[int, int]) -> Finding:
     return case.finding(
         "rank.raised",
         Severity.FAILURE if case.independent else Severity.NOTICE,
-        f"raised {what}{where}{role}.",
+        f"{f'raised {what}{where}{role}'.removesuffix('.')}.",
         places=places,
         exception=exception,
         message=message,
