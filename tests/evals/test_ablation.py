@@ -39,7 +39,7 @@ def test_arms_are_compared_with_the_barest_one_on_the_cases_that_both_tried() ->
     assert (told["all"].base, told["all"].cases, told["all"].passed) == ("none", 4, 0.5)
     assert told["all"].passed_error == pytest.approx((4 / 3 * 4 * 0.25) ** 0.5 / 4)
     assert (told["shell"].cases, told["shell"].passed) == (1, -1.0)
-    assert in_words(told["all"]).startswith("m, dev, full: all passes +50 ± 29 points against none")
+    assert in_words(told["all"]).startswith("m, dev, full: all passes +50 ± 29 points compared with none")
 
 
 def test_a_failed_run_counts_as_not_passed() -> None:

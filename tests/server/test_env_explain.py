@@ -22,7 +22,7 @@ def ddx(*words: str) -> str:
 def test_the_purpose_of_a_variable_is_printed() -> None:
     told = ddx("--explain", "NCCL_IB_TIMEOUT")
     assert variables()["NCCL_IB_TIMEOUT"].purpose in told
-    assert "0 to 31" in told and "NOT a collective/job timeout" in told
+    assert "0 to 31" in told and "NOT a collective or job timeout" in told
 
 
 def test_every_described_variable_and_every_name_that_nothing_reads_is_explained() -> None:

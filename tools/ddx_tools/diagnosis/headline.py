@@ -10,7 +10,7 @@ from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
 from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, Suspect, SuspectEvent, Verdict, rank_list
 
-_NOTHING = re.compile(r"(?:[^;]*; n|N)(ot enough evidence to name .*)|N(arrowed down, not decided: .*)", re.DOTALL)
+_NOTHING = re.compile(r"(?:[^;]*; )?((?i:not enough evidence) to name .*|Narrowed down, not decided: .*)", re.DOTALL)
 _LONGEST = 400
 _UNPLACED = re.compile(r"^(Ranks? [^;:]*)(; cause undecided)")
 _NAMES_A_PLACE = re.compile(r" at [^:]+:\d+| waits? for (?:it|them) in ")
@@ -36,7 +36,7 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     elif len(answer.suspects) == 1 and (added := detail([*answer.suspects[0].evidence, *answer.evidence], findings)):
         headline = _UNPLACED.sub(lambda end: f"{end[1]} ({added}){end[2]}", answer.headline, count=1)
     elif (open_ := _NOTHING.fullmatch(answer.headline)) and (added := detail(answer.evidence, findings, where=where)):
-        before = f"{_capital(added)}; n{open_[1] or open_[2]}"
+        before = f"{_capital(added)}; {open_[1][0].lower()}{open_[1][1:]}"
         headline = before if added.startswith("rank") else f"{answer.headline} ({added})"
     else:
         return answer

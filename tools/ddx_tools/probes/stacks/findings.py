@@ -235,7 +235,7 @@ def _outside(
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
         # A sleeping rank wakes up; a rank that makes no progress in anything else may wait for ever.
         awaited = (let_alone and (moving or odd.activity == "sleep")) or (same_work and moving)
-        awaited = awaited or all(loads(store, view) for view in members) or _sleeps_for_a_time(odd, texts)
+        awaited = awaited or all(loads(store, view) for view in members) or _sleeps_between_pieces(odd, texts)
         busy = busy_threads(store, members)
         awaited = awaited or (odd.activity == "lock_wait" and busy > 0)
         awaited = awaited or (moving and odd.activity in _CHILD_WAITS)  # it starts one child after another
@@ -255,13 +255,13 @@ def _outside(
         )
 
 
-def _sleeps_for_a_time(view: RankView, texts: ProgramTexts) -> bool:
-    """Whether a rank is in a sleep that ends by itself: the program does not repeat it until something happens."""
+def _sleeps_between_pieces(view: RankView, texts: ProgramTexts) -> bool:
+    """Whether a rank sleeps between pieces of work: in a loop over them, not in one that only a condition ends."""
     if view.activity != "sleep" or not view.user_stack:
         return False
     file, line, _ = view.user_stack[-1]
     text = texts.of(file)
-    return text is not None and not text.polls(line)
+    return text is not None and text.repeats(line) and not text.polls(line)
 
 
 def _moving(views: Sequence[RankView]) -> bool | None:
