@@ -459,6 +459,10 @@ def test_ranks_that_alone_are_meant_to_make_a_call_deviate() -> None:
         path = ("layer(batch, job)", "dist.all_to_all_single") if there else ("average(job)", "dist.all_reduce")
         program.rank(rank, "all_to_all_single" if there else "all_reduce", *path)
     assert program.mismatch().ranks == [4, 6, 7]
+    with Store() as store:
+        store.insert(PROBE.parse(program.raw))
+        roots = waits_of(store, PROBE.analyse(store), {}).roots
+    assert (roots.ranks, roots.open) == ((4, 6, 7), "")
 
 
 @pytest.mark.parametrize(

@@ -200,8 +200,8 @@ def group_member_missing(
     """Build the notice that ranks wait in a call of a process group that another rank seems to have left."""
     who, victims = rank_list(set(missing)), rank_list(set(waiting))
     summary = (
-        f"{victims.capitalize()} wait in {at}{place}, a call of a process group. The smallest mesh group around them "
-        f"also has {who}, which {'is' if len(missing) == 1 else 'are'} in a different call."
+        f"{victims.capitalize()} wait in {at.operation}{place}, which passes a process group. The smallest mesh group "
+        f"that contains them also includes {who}, which {'is' if len(missing) == 1 else 'are'} in a different call."
     )
     return finding("collective.group_member_missing", Severity.NOTICE, missing, summary, at, shown)
 

@@ -36,9 +36,9 @@ def part(values: Mapping[int, str]) -> Sides:
 
 
 def missing_from_group(ranks: Set[int], world: Set[int]) -> set[int]:
-    """The ranks that the smallest group of a device mesh around some ranks has besides; empty if several fit.
+    """The other members of the smallest device-mesh group that contains `ranks`; empty if several groups fit.
 
-    Groups of a mesh are ranks at equal distances. Only a group of which most members are among `ranks` counts.
+    The members of a mesh group are equally far apart. Most members of the group must be among `ranks`.
     """
     size, first = len(world), min(ranks)
     fitting: list[set[int]] = []

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts
-from ddx_tools.analysis.collectives.stacks.main_threads import CHILD, UserFrame, rank_views
+from ddx_tools.analysis.collectives.stacks.main_threads import CHILD, RankView, UserFrame, rank_views
 from ddx_tools.analysis.collectives.stacks.point_to_point import with_transfers
 from ddx_tools.analysis.wait_graph.model import (
     EdgeKind,
@@ -51,7 +51,9 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
     """Add the waits shown by stacks, except for ranks whose flight record shows their current call."""
     if not store.holds_any(("stack_threads", "unread")):
         return
-    threads = _threads(store)
+    texts = ProgramTexts(store)
+    views = {view.rank: view for view in with_transfers(rank_views(store), texts)}
+    threads = _threads(store, views)
     graph.ranks |= threads.keys()
     recorded = {edge.waiter.rank for edge in graph.edges} | {
         node.rank
@@ -71,8 +73,8 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
     alone = {rank: mine for rank, mine in threads.items() if rank not in recorded}
     for rank in sorted(alone):
         _add_rank(graph, rank, alone[rank])
-    texts = ProgramTexts(store)
     _add_operations(graph, threads, alone.keys(), Peers(store, threads), texts)
+    _note_open_groups(graph, views, texts)
     add_polls(graph, alone, texts)
     for row in store.query("SELECT DISTINCT rank FROM unread WHERE rank IS NOT NULL"):
         if row["rank"] not in threads and row["rank"] not in recorded:
@@ -94,7 +96,7 @@ def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
             graph.doing[finding.ranks[0]] = held
 
 
-def _threads(store: Store) -> dict[int, list[Thread]]:
+def _threads(store: Store, views: Mapping[int, RankView]) -> dict[int, list[Thread]]:
     """The threads and child processes of each rank in the last sample; waits on transfer handles count as transfers."""
     rows = store.query(
         "SELECT * FROM stack_threads WHERE rank IS NOT NULL "
@@ -107,7 +109,6 @@ def _threads(store: Store) -> dict[int, list[Thread]]:
             "QUALIFY snapshot = max(snapshot) OVER (PARTITION BY host, pid) ORDER BY host, pid, tid, depth"
         )
     )
-    views = {view.rank: view for view in with_transfers(rank_views(store), ProgramTexts(store))}
     found: dict[int, list[Thread]] = {}
     for row in rows:
         rank, view = row["rank"], views.get(row["rank"])
@@ -234,8 +235,6 @@ def _add_operations(
         if kind is EdgeKind.COLLECTIVE:
             node = _add_meeting(graph, inside, waiting, known - unsure, known & unsure)
             places[node] = inside[0].user_stack
-            if texts.names_group(inside[0].user_stack):
-                graph.operations[node] = replace(graph.operations[node], names_group=True)
         else:
             for thread in inside:
                 if thread.node.rank in waiting:
@@ -266,6 +265,19 @@ def _add_meeting(
         certainty = Sure.POSSIBLE if rank in unsure | graph.absent else Sure.INFERRED
         graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.STACKS, certainty))
     return node
+
+
+def _note_open_groups(graph: WaitGraph, views: Mapping[int, RankView], texts: ProgramTexts) -> None:
+    """Mark the operations whose members the program leaves open, compared with the one that most ranks are in."""
+    there = {
+        node: [views[each.rank] for each in sorted(waiters) if each.rank in views and each == program_of(each.rank)]
+        for node, waiters in graph.in_operation().items()
+        if graph.operations[node].source is Source.STACKS and graph.operations[node].kind is EdgeKind.COLLECTIVE
+    }
+    usual = max(there.values(), key=len, default=[])
+    for node, inside in there.items():
+        if inside and inside is not usual and texts.leaves_members_open(inside[0], usual[0]):
+            graph.operations[node] = replace(graph.operations[node], open_members=True)
 
 
 def _add_own(graph: WaitGraph, thread: Thread, kind: EdgeKind, peers: Peers) -> None:

@@ -192,8 +192,8 @@ class Operation:
     """Its callers are still in an earlier operation, which no evidence shows."""
     hides_root: bool = False
     """Members may disagree on its root, which no evidence shows."""
-    names_group: bool = False
-    """Its call passes a process group, so that ranks elsewhere need not be members."""
+    open_members: bool = False
+    """Its call passes a process group, so that ranks in other operations need not be members."""
 
 
 @dataclass

@@ -289,9 +289,9 @@ def _absent_from_many(graph: WaitGraph, sink: Set[Node], circle: Set[int]) -> se
 
 
 def _are_in_a_group(graph: WaitGraph, ranks: Set[int]) -> bool:
-    """Whether these ranks, and no others, are in one operation whose call passes a process group."""
+    """Whether these ranks, and no others, are in one operation that ranks elsewhere need not be members of."""
     return any(
-        graph.operations[node].names_group and ranks_of(waiters) == ranks
+        graph.operations[node].open_members and ranks_of(waiters) == ranks
         for node, waiters in graph.in_operation().items()
     )
 

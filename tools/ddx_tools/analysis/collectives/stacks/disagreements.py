@@ -156,13 +156,12 @@ def _minority_of(sides: list[list[RankView]], texts: ProgramTexts) -> tuple[list
 
 
 def _may_be_left_by_a_peer(odd: Sequence[RankView], usual: Sequence[RankView], texts: ProgramTexts) -> bool:
-    """Whether few ranks at one call of a process group may wait for a member that is among the many others.
+    """Whether a few ranks at one call of a process group may wait for a member that is among the many others.
 
-    A call that only some ranks are meant to make is their own doing. A single rank cannot be told from its group.
+    A single rank counts as the deviating one: more than one of its group would have had to leave it.
     """
-    if len(grouped(odd, lambda view: view.user_stack)) != 1 or len(odd) < 2:
-        return False
-    return texts.names_group(odd[0].user_stack) and not texts.parting(odd[0], usual[0]).alone_by
+    at_one_call = len(odd) > 1 and len(grouped(odd, lambda view: view.user_stack)) == 1
+    return at_one_call and texts.leaves_members_open(odd[0], usual[0])
 
 
 def _missing_members(sides: Sequence[list[RankView]], texts: ProgramTexts) -> list[Finding]:

@@ -87,10 +87,13 @@ class ProgramTexts:
         shared = min(len(rank.user_stack), len(peer.user_stack)) - 1
         return self._parted(Relation("same_line") if shared >= 0 else UNRELATED, rank, peer, shared)
 
-    def names_group(self, frames: Sequence[UserFrame]) -> bool:
-        """Whether the innermost call of a user stack passes a process group, which may not have all ranks."""
-        text = self.of(frames[-1][0]) if frames else None
-        return text is not None and text.names_group(frames[-1][1])
+    def leaves_members_open(self, rank: RankView, peer: RankView) -> bool:
+        """Whether a rank's call passes a process group that a peer in another call need not be a member of.
+
+        A call that only some ranks are meant to make is their own doing.
+        """
+        text = self.of(rank.user_stack[-1][0]) if rank.user_stack else None
+        return text is not None and text.names_group(rank.user_stack[-1][1]) and not self.parting(rank, peer).alone_by
 
     def has_passed(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
         """Whether a rank at stack `ours` has already passed the call at stack `theirs` in this round of the program."""
