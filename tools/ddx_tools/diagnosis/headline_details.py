@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 from ddx_tools.analysis.bandwidth.measured import size_text
@@ -32,13 +33,18 @@ def detail(claims: Iterable[Claim], findings: Iterable[Finding], *, where: bool 
 
 
 def _detail(finding: Finding, where: bool) -> str:
-    for template in shipped("headline_details.yaml").get(finding.code, ()):
+    for template in _templates().get(finding.code, ()):
         text = _filled(template, finding)
         if text and where and "rank" not in text:
             text += _where(finding)
         if text and len(text) <= _LONGEST:
             return text
     return ""
+
+
+@cache
+def _templates() -> dict[str, list[str]]:
+    return dict(shipped("headline_details.yaml"))
 
 
 def _where(finding: Finding) -> str:

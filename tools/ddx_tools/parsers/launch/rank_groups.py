@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,19 +109,14 @@ def _spawned_groups(table: ProcessTable, knowledge: LauncherKnowledge) -> list[R
         ranks = [child for child in children if "MASTER_ADDR" in child.env or _is_connected(child, children)]
         if ranks:
             root = next((p for p in (parent, *table.ancestors(parent)) if not knowledge.is_spawned(p)), parent)
-            number = _numbers_by_start(ranks, parent, table, knowledge)
-            size = len(ranks) if number else None
-            identified = [
-                (
-                    rank,
-                    Identity(
-                        "spawn", number.get(rank.pid), number.get(rank.pid), size, size, None, master_of(rank.env)
-                    ),
-                )
-                for rank in ranks
-            ]
-            groups.append(RankGroup("spawn", [root], identified))
+            numbers = _numbers_by_start(ranks, parent, table, knowledge)
+            groups.append(RankGroup("spawn", [root], [(rank, _spawned(rank, numbers)) for rank in ranks]))
     return groups
+
+
+def _spawned(rank: Process, numbers: Mapping[int, int]) -> Identity:
+    number, size = numbers.get(rank.pid), len(numbers) or None
+    return Identity("spawn", number, number, size, local_world_size=size, master=master_of(rank.env))
 
 
 def _numbers_by_start(
@@ -133,12 +128,12 @@ def _numbers_by_start(
     before its first connection or after its death, was started among them.
     """
     env = {**parent.env, **ranks[0].env}
-    if not LOOPBACK.fullmatch(env.get("MASTER_ADDR", "localhost")) or env.get("WORLD_SIZE", str(len(ranks))) != str(
-        len(ranks)
-    ):
+    size = str(len(ranks))
+    if not LOOPBACK.fullmatch(env.get("MASTER_ADDR", "localhost")) or env.get("WORLD_SIZE", size) != size:
         return {}
     started = sorted(table.children(parent.pid), key=lambda child: (child.row.get("create_time") or 0, child.pid))
-    numbers = {rank.pid: number for number, rank in enumerate(child for child in started if child in ranks)}
+    pids = {rank.pid for rank in ranks}
+    numbers = {pid: number for number, pid in enumerate(child.pid for child in started if child.pid in pids)}
     places = [place for place, child in enumerate(started) if child.pid in numbers]
     among = [child for child in started[places[0] : places[-1]] if child.pid not in numbers]
     may_be_ranks = (child for child in among if child.is_dead or knowledge.is_python(child))

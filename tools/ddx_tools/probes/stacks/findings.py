@@ -233,12 +233,16 @@ def _outside(
         by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
         let_alone = nearest.operation == "barrier" and by_rank
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
-        # A sleeping rank wakes up; a rank that makes no progress in anything else may wait for ever.
-        awaited = (let_alone and (moving or odd.activity == "sleep")) or (same_work and moving)
-        awaited = awaited or all(loads(store, view) for view in members) or _sleeps_between_pieces(odd, texts)
         busy = busy_threads(store, members)
-        awaited = awaited or (odd.activity == "lock_wait" and busy > 0)
-        awaited = awaited or (moving and odd.activity in _CHILD_WAITS)  # it starts one child after another
+        # A sleeping rank wakes up; a rank that makes no progress in anything else may wait for ever.
+        awaited = (
+            (let_alone and (moving or odd.activity == "sleep"))
+            or (same_work and moving)
+            or (moving and odd.activity in _CHILD_WAITS)  # it starts one child after another
+            or (odd.activity == "lock_wait" and busy > 0)
+            or _sleeps_between_pieces(odd, texts)
+            or all(loads(store, view) for view in members)
+        )
         verb = "is" if len(members) == 1 else "are"
         yield make_finding(
             "rank.outside_collective",

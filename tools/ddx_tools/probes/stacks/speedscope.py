@@ -30,11 +30,7 @@ def flame_graph_of(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]
     """
     del findings  # speedscope has no marks
     frames: dict[_Frame, int] = {}
-    profiles = [
-        {"name": name, **_profile(store, is_main, frames)}
-        for name, is_main in _THREADS
-        if store.query("SELECT 1 FROM stack_threads WHERE is_main = ? AND role = 'rank' LIMIT 1", [is_main])
-    ]
+    profiles = [{"name": name, **_profile(store, is_main, frames)} for name, is_main in _THREADS]
     yield json.dumps(
         {
             "$schema": _SCHEMA,
@@ -42,7 +38,7 @@ def flame_graph_of(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]
             "name": "Stacks of all ranks",
             "activeProfileIndex": 0,
             "shared": {"frames": [_frame(each) for each in frames]},
-            "profiles": profiles,
+            "profiles": [profile for profile in profiles if profile["samples"]],
         }
     ).encode()
 
