@@ -326,3 +326,21 @@ def test_the_relation_of_two_lines_has_two_sides(program: Path, data: st.DataObj
 def test_ranks_in_one_round_answer_alike_what_asks_for_rounds_and_settings(guard: str, alike: bool) -> None:
     source = PythonSource(f"def train():\n    if {guard}:\n        return\n    work()\n")
     assert [way.alike for way in source.ways_around(4)] == [alike]
+
+
+@pytest.mark.parametrize(
+    ("call", "names_one"),
+    [
+        ("dist.all_reduce(x, group=self.tp)", True),
+        ("dist.all_reduce(x, dist.ReduceOp.SUM, self.tp)", True),
+        ("dist.all_to_all_single(out, x, None, None, ep)", True),
+        ("dist.barrier(pair)", True),
+        ("dist.all_reduce(x, dist.ReduceOp.SUM)", False),
+        ("dist.all_reduce(x, dist.ReduceOp.SUM, None)", False),
+        ("dist.broadcast(x, 0, dist.group.WORLD)", False),
+        ("dist.broadcast(x, *rest)", False),
+        ('accelerator.barrier("epoch end")', False),
+    ],
+)
+def test_a_call_names_a_process_group_by_keyword_or_place(call: str, names_one: bool) -> None:
+    assert PythonSource(call).names_group(1) is names_one

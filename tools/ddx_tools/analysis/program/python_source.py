@@ -126,7 +126,7 @@ class PythonSource:
         """Whether a call at a line passes a process group, other than None and the one of all ranks."""
         scope = self.function(line) or self._tree
         calls = (node for node in ast.walk(scope) if isinstance(node, ast.Call) and _holds(node, line)) if scope else ()
-        return any(each.arg in _GROUPS and not _is_all_ranks(each.value) for call in calls for each in call.keywords)
+        return any(not _is_all_ranks(group) for call in calls for group in _group_arguments(call))
 
     def beside(self, line: int) -> list[list[ast.AST]]:
         """The functions of a line's class, then of its module, where the handle that it waits on may be created."""
@@ -236,11 +236,26 @@ class PythonSource:
 
 _GROUPS = frozenset({"group", "process_group", "pg"})
 """Keywords with which calls of torch.distributed take a process group."""
+_GROUP_PLACES = {
+    "barrier": 0, "monitored_barrier": 0,
+    "all_gather": 2, "all_gather_into_tensor": 2, "all_gather_object": 2, "all_reduce": 2, "all_to_all": 2,
+    "broadcast": 2, "broadcast_object_list": 2, "irecv": 2, "isend": 2, "recv": 2, "send": 2,
+    "gather": 3, "gather_object": 3, "reduce": 3, "reduce_scatter": 3, "reduce_scatter_tensor": 3, "scatter": 3,
+    "scatter_object_list": 3, "all_to_all_single": 4,
+}  # fmt: skip
+"""Where they take it without a keyword, counted from 0: torch 2.13, torch/distributed/distributed_c10d.py."""
+
+
+def _group_arguments(call: ast.Call) -> list[ast.expr]:
+    by_name = [each.value for each in call.keywords if each.arg in _GROUPS]
+    place = _GROUP_PLACES.get(called_name(call) or "", len(call.args))
+    before = call.args[: place + 1]
+    return by_name + (before[place:] if not any(isinstance(each, ast.Starred) for each in before) else [])
 
 
 def _is_all_ranks(value: ast.expr) -> bool:
-    """`None`, `dist.group.WORLD`, `WORLD`: the default process group."""
-    return ast.unparse(value).rpartition(".")[2] in ("None", "WORLD")
+    """`None`, `dist.group.WORLD`, `WORLD`: the default process group. Another constant is no group at all."""
+    return isinstance(value, ast.Constant) or ast.unparse(value).rpartition(".")[2] == "WORLD"
 
 
 def calls_below(node: ast.AST, names: Collection[str]) -> Iterator[ast.Call]:
