@@ -26,13 +26,14 @@ def test_who_gets_on_with_a_checkpoint_that_its_peers_wait_for_is_no_fault_yet(
     ("guard", "call", "awaited"),
     [
         ("job.is_main_process", "barrier", True),
-        ("job.is_main_process", "all_reduce", None),
-        ("job.due", "barrier", None),
+        ("job.is_main_process", "all_reduce", True),
+        ("job.due", "barrier", True),
+        ("job.due", "all_reduce", None),
     ],
 )
 @pytest.mark.parametrize("work", ["evaluate", "publish"])
 def test_who_is_let_work_alone_holds_nobody_up(guard: str, call: str, work: str, awaited: bool | None) -> None:
-    """Whatever the work is called: the barrier behind it lets the others wait."""
+    """Whatever the work is called: a barrier behind it, or a condition on the rank, lets the others wait."""
     program = Program(
         f"def main(job):\n    if {guard}:\n        {work}(job)\n    dist.{call}()\n"
         f"def {work}(job):\n    score(1)\n    score(2)\n",
@@ -45,17 +46,19 @@ def test_who_is_let_work_alone_holds_nobody_up(guard: str, call: str, work: str,
     assert found.attributes.get("awaited_work") is awaited
 
 
-@pytest.mark.parametrize(("work", "awaited"), [("time.sleep(8)", True), ("child.wait()", None)])
-def test_who_sleeps_where_it_is_let_alone_wakes_up_and_who_waits_may_not(work: str, awaited: bool | None) -> None:
+@pytest.mark.parametrize(("work", "activity"), [("time.sleep(8)", "sleep"), ("child.wait()", "subprocess_wait")])
+@pytest.mark.parametrize(("waited_s", "awaited"), [(6.0, True), (90.0, None)])
+def test_a_sleep_or_a_child_may_end_within_a_minute(
+    work: str, activity: str, waited_s: float, awaited: bool | None
+) -> None:
     text = f"def main(job):\n    if job.rank == 0:\n        {work}\n    dist.barrier()\n"
-    program = Program(text, between_looks_s=6.0)
-    waits = [("_try_wait", "/v/lib/python3.11/subprocess.py")] if awaited is None else []
+    program = Program(text, between_looks_s=waited_s)
+    waits = [("_try_wait", "/v/lib/python3.11/subprocess.py")] if activity == "subprocess_wait" else []
     program.rank(0, "", work, inside=waits)
     for rank in (1, 2, 3):
         program.rank(rank, "barrier", "dist.barrier")
     (found,) = (f for f in program.findings() if f.code == "rank.outside_collective")
-    assert found.attributes["activity"] == ("sleep" if awaited else "subprocess_wait")
-    assert found.attributes.get("awaited_work") is awaited
+    assert (found.attributes["activity"], found.attributes.get("awaited_work")) == (activity, awaited)
 
 
 def test_who_is_let_work_alone_is_a_suspect_only_if_it_does_not_end_soon() -> None:

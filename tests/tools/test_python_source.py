@@ -344,3 +344,23 @@ def test_ranks_in_one_round_answer_alike_what_asks_for_rounds_and_settings(guard
 )
 def test_a_call_names_a_process_group_by_keyword_or_place(call: str, names_one: bool) -> None:
     assert PythonSource(call).names_group(1) is names_one
+
+
+@pytest.mark.parametrize(
+    ("first", "condition", "on_rank"),
+    [
+        ("r = dist.get_rank()", "r == 0", True),
+        ("me, size = dist.get_rank(), dist.get_world_size()", "not me", True),
+        ("r, w = dist.get_rank(), dist.get_world_size()", "w > 1", False),
+        ("place = mesh.get_coordinate()", "place[0] == 0", True),
+        ("r = int(os.environ['RANK'])", "r == 0 and step % 10 == 0", True),
+        ("r = 1.0", "r == 0", False),
+        ("r = dist.get_rank()\n    r = loss.item()", "r == 0", False),
+        ("r = dist.get_rank()", "self.r == 0", False),
+    ],
+)
+def test_a_variable_that_holds_the_rank_is_the_rank(first: str, condition: str, on_rank: bool) -> None:
+    text = f"def main():\n    {first}\n    if {condition}:\n        work()\n    dist.barrier()\n"
+    lines = text.count("\n")
+    relation = PythonSource(text).relation(lines - 1, lines)
+    assert (relation.guard, relation.guard_on_rank) == (condition, on_rank)

@@ -486,7 +486,7 @@ def train(job):
     for step in job.steps:
         if step % 40 == 0:
             save(job)
-        dist.broadcast(job.stop, 0)
+        dist.all_reduce(job.stop)
 def save(job):
     {loop}
         job.file.write(job.piece)
@@ -508,7 +508,7 @@ def test_a_sleep_that_ends_by_itself_is_work_that_peers_may_wait_for(
     program = Program(THROTTLED.format(loop=loop), between_looks_s=between_looks_s)
     program.rank(0, "", "save(job)", "time.sleep")
     for rank in (1, 2, 3):
-        program.rank(rank, "broadcast", "dist.broadcast")
+        program.rank(rank, "all_reduce", "dist.all_reduce")
     assert program.diagnosis().verdict is verdict
 
 
@@ -519,5 +519,5 @@ def test_a_rank_that_starts_one_child_after_another_works(then: str | None, verd
     child = [("wait", "/usr/lib/python3.11/subprocess.py")]
     program.rank(0, "", "save(job)", "job.first", inside=child, then=then)
     for rank in (1, 2, 3):
-        program.rank(rank, "broadcast", "dist.broadcast")
+        program.rank(rank, "all_reduce", "dist.all_reduce")
     assert program.diagnosis().verdict is verdict

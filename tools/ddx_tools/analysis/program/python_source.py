@@ -10,14 +10,17 @@ from __future__ import annotations
 import ast
 import re
 import warnings
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ddx_tools.analysis.program.round_conditions import asks_for_a_value, is_of_the_round
 from ddx_tools.knowledge.program_names import called_name, named
 
 _GUARD_LIMIT = 200
 _LINE_END = re.compile(r"\r\n|\r|\n")
+_NAME = re.compile(r"(?<![\w.'\"])[^\W\d]\w*")
 _LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 _ALTERNATIVES = ("cases", "handlers")  # at most one of these blocks runs; their order means nothing
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -115,7 +118,7 @@ class PythonSource:
 
     def ways_around(self, line: int) -> tuple[Bypass, ...]:
         """The branches by which a line can be skipped within its function, outermost first."""
-        return _ways_around(self._path(line))
+        return self._by_rank_names(_ways_around(self._path(line)))
 
     def calls_of(self, line: int, names: Collection[str]) -> list[int]:
         """Line numbers, in the innermost function around a line, where one of the named functions is called."""
@@ -148,6 +151,15 @@ class PythonSource:
         """Determine how a rank's line is related to a peer's line in the same function."""
         if line == peer_line:
             return Relation("same_line")
+        relation = self._relation(line, peer_line)
+        return replace(
+            relation,
+            guard_on_rank=relation.guard_on_rank or self._names_the_rank(relation.guard or ""),
+            ways_around=self._by_rank_names(relation.ways_around),
+            peer_ways_around=self._by_rank_names(relation.peer_ways_around),
+        )
+
+    def _relation(self, line: int, peer_line: int) -> Relation:
         ours, theirs = self._path(line), self._path(peer_line)
         if not ours or not theirs:
             return UNKNOWN
@@ -211,6 +223,23 @@ class PythonSource:
                 return Relation(kind, guard, side, asks_for_the_rank(guard), leaves=leaves)
         return Relation(kind)
 
+    @cached_property
+    def _rank_names(self) -> frozenset[str]:
+        """The variables that only ever hold something of the rank: `r` after `r = dist.get_rank()`."""
+        values = defaultdict[str, list[ast.expr]](list)
+        for target, value in _assigned(self._tree) if self._tree else ():
+            values[target].append(value)
+        return frozenset(name for name, of in values.items() if all(asks_for_the_rank(_text(value)) for value in of))
+
+    def _names_the_rank(self, guard: str) -> bool:
+        return not self._rank_names.isdisjoint(_NAME.findall(guard))
+
+    def _by_rank_names(self, ways: tuple[Bypass, ...]) -> tuple[Bypass, ...]:
+        return tuple(
+            replace(way, on_rank=True, alike=False, by_value=False) if self._names_the_rank(way.guard) else way
+            for way in ways
+        )
+
     def _scopes(self, line: int) -> list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
         return [node for node, _, _ in self._walk(line) if isinstance(node, _SCOPES)]
 
@@ -261,6 +290,25 @@ def _is_all_ranks(value: ast.expr) -> bool:
 def calls_below(node: ast.AST, names: Collection[str]) -> Iterator[ast.Call]:
     """The calls of the named functions or methods within a syntax-tree node."""
     return (each for each in ast.walk(node) if isinstance(each, ast.Call) and called_name(each) in names)
+
+
+def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """The names that a program assigns to, each with a value; of `r, w = f(), g()` in pairs."""
+    pairs: list[tuple[ast.expr, ast.expr | None]]
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.AnnAssign, ast.NamedExpr, ast.AugAssign)):
+            pairs = [(node.target, node.value)]
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            pairs = [(node.target, node.iter)]
+        elif isinstance(node, ast.Assign):
+            pairs = [(target, node.value) for target in node.targets]
+        else:
+            continue
+        for target, value in pairs:
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+                pairs += zip(target.elts, value.elts, strict=True)
+            elif isinstance(target, ast.Name) and value is not None:
+                yield target.id, value
 
 
 def _statements(node: ast.AST) -> Iterator[tuple[str, int, ast.AST]]:

@@ -214,6 +214,7 @@ def _peers_wait(waiting: Sequence[RankView]) -> list[Finding]:
     ]
 
 
+_WAITS_FOR_WORK = {"barrier", "monitored_barrier", "broadcast", "broadcast_object_list", "scatter_object_list"}
 _LONG_WORK = {"checkpoint", "evaluation"}
 _CHILD_WAITS = ("subprocess_wait", "child_wait")
 _LONG_S = 60.0
@@ -229,14 +230,14 @@ def _outside(
         nearest = _nearest(odd, waiting)
         parting = texts.parting(odd, nearest)
         moving = _moving(members)
-        # A barrier after single-rank work exists to make the others wait for that rank.
+        # Ranks meet in a barrier, and take a transfer from a peer, in order to wait for what it works at.
         by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
-        let_alone = nearest.operation == "barrier" and by_rank
+        let_alone = by_rank or nearest.activity == "p2p" or nearest.operation in _WAITS_FOR_WORK
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
         busy = busy_threads(store, members)
         # A sleeping rank wakes up; a rank that makes no progress in anything else may wait for ever.
         awaited = (
-            (let_alone and (moving or odd.activity == "sleep"))
+            (let_alone and (moving or odd.activity in ("sleep", *_CHILD_WAITS)))
             or (same_work and moving)
             or (moving and odd.activity in _CHILD_WAITS)  # it starts one child after another
             or (odd.activity == "lock_wait" and busy > 0)
