@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddx_tools.investigation.run import investigate
 from ddx_tools.knowledge.prose import is_note
+from ddx_tools.model.diagnosis import Severity
 from ddx_tools.probes.notes.probe import NotesArgs, capture
 from ddx_tools.sources.hosts.local import LocalHost
 
@@ -80,3 +82,14 @@ def test_any_text_can_be_looked_at(text: str) -> None:
 def test_a_long_text_ends_somewhere(piece: str) -> None:
     """No expression goes back and forth: this ends in a second, and would not end at all otherwise."""
     assert is_note(piece * (1_000_000 // len(piece)), named_so=True) in (True, False)
+
+
+DENIED = 'The pod ends with "Error", not OOMKilled, and we saw no CUDA error: out of memory.\n'
+PASTED = "$ kubectl describe pod trainer-0\n      Reason:       OOMKilled\n"
+
+
+@pytest.mark.parametrize(("note", "codes"), [(DENIED, set()), (DENIED + PASTED, {"host.oom_kill"})])
+def test_what_a_sentence_names_was_not_printed(tmp_path: Path, note: str, codes: set[str]) -> None:
+    (tmp_path / "notes.txt").write_text(note)
+    found = investigate([str(tmp_path)]).findings
+    assert {finding.code for finding in found if finding.severity is not Severity.INFO} == codes

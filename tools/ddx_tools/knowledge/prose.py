@@ -28,6 +28,8 @@ _MACHINE = re.compile(
       | (?:[\w.]{1,80})?(?:Error|Exception|Warning):\s
       | \S{1,80}:\d{1,9}(?::\d{1,9})?:?\s\S                     # host:pid:tid, file.py:12:
       | \S{1,40}:\d+:\d+\ \[\d+\]\ NCCL\b
+      | \(\w{1,80}(?:,\ \w{1,80}=[^,)]{1,80}){0,4}\ pid=\d    # Ray
+      | [A-Z][\w\ ]{0,40}:\s{2,8}\S                                # values in a column, as of kubectl describe
       | import\ [\w.]{1,80}$ | from\ [\w.]{1,80}\ import\b | (?:def|class)\ \w{1,80}[(:]
       | (?:[A-Z][A-Z0-9_]{2,60}=\S{1,200}\ ){0,20}(?:export|torchrun|python3?
           |srun|sbatch|salloc|docker|accelerate|deepspeed|mpirun|mpiexec|kubectl|pip|conda|sudo
@@ -39,7 +41,7 @@ _ADDRESS = re.compile(
     r"\b0x[0-9a-f]{4,16}\b|\d{1,3}%\||(?:^|[\]:]|:\d{1,6}) ?NCCL (?:INFO|WARN)\b|^\|.*\|$|^[-=+*_|\s]{4,}$|\w::\w"
 )
 _WORD = re.compile(r"(?<![\w/.=-])[A-Za-z][A-Za-z'’-]*(?![\w/=])")
-_NUMBER = re.compile(r"(?<!\S)[\d.,:%]+(?!\S)")
+_NUMBER = re.compile(r"(?<!\S)(?:[\d.,:%]+|nan|inf)(?!\S)")
 _FIRST_PERSON = re.compile(r"\b(?:i|i'm|i've|we|we're|we've|my|our|us|me)\b", re.I)
 
 
@@ -58,11 +60,17 @@ def is_note(text: str, *, named_so: bool) -> bool:
     first = [line.text for line in lines if line.block == lines[0].block and not line.heading]
     begins = all(_is_prose(line) for line in first)
     markdown = bool(re.search(r"^ {0,3}(?:```|#{1,6} )", text[:TEXT_LIMIT], re.M))
-    return begins and (markdown or bool(_FIRST_PERSON.search(" ".join(first))))
+    return begins and 2 * len(spoken) >= len(lines) and (markdown or bool(_FIRST_PERSON.search(" ".join(first))))
+
+
+def prose_lines(text: str) -> frozenset[int]:
+    """Number the lines, from 1, that are sentences of a person: not in a code fence, not printed by a program."""
+    return frozenset(line.number for line in _plain_lines(text) if line.is_prose)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
+    number: int
     text: str
     block: int
     heading: bool
@@ -72,7 +80,7 @@ class _Line:
 def _plain_lines(text: str) -> Iterator[_Line]:
     """The lines outside code fences, without Markdown marks; blank lines end a block."""
     fenced, block = False, 0
-    for raw in _without_comments(text[:TEXT_LIMIT]).splitlines():
+    for number, raw in enumerate(_without_comments(text[:TEXT_LIMIT]).split("\n"), 1):
         if _FENCE.match(raw):
             fenced = not fenced
             block += 1
@@ -87,7 +95,7 @@ def _plain_lines(text: str) -> Iterator[_Line]:
         body = heading[1] if heading else line[bullet.end() :] if bullet else line
         if not body.strip():
             block += 1
-        yield _Line(body.strip(), block, bool(heading), _is_prose(body, item=bool(bullet)))
+        yield _Line(number, body.strip(), block, bool(heading), _is_prose(body, item=bool(bullet)))
 
 
 def _without_comments(text: str) -> str:

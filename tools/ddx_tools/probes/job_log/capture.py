@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ddx_tools.knowledge.prose import prose_lines
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError
 from ddx_tools.model.files.log_text import LINE_BYTES, as_utf8
@@ -83,9 +84,10 @@ def _items(raw: Raw, taken: Intake, log: Material) -> list[RawItem]:
     if log.why_not:
         raw.problems.append(f"{log.path}: {log.why_not}.")
     identity = file_identity(plain_name(log.path))
+    prose = prose_lines(log.head.decode("utf-8", "replace")) if TextKind.NOTE in log.kinds else frozenset[int]()
     items = []
     for part in parts:
-        lines = JobLog(part.source, identity, raw.known_host)
+        lines = JobLog(part.source, identity, raw.known_host, prose)
         part.wanted_by.append(lines)
         items.append(RawItem("log", b"", part.source, {**facts, "lines": lines}))
     return items

@@ -79,8 +79,12 @@ def scan_log(
 class JobLog:
     """Collects the rows of a job's output: a consumer of its lines (`ddx_tools.parsers.lines.stream`)."""
 
-    def __init__(self, source: str, identity: FileIdentity, host: str | None) -> None:
+    def __init__(
+        self, source: str, identity: FileIdentity, host: str | None, prose: frozenset[int] = frozenset()
+    ) -> None:
         self._rows = RowWriter(source, identity, host)
+        self._prose = prose
+        """The lines that a person wrote: a message named in a sentence was not printed, and may be denied there."""
         self._numbered = identity.attempt is None
         """Whether attempts are numbered by the ends that the log reports."""
         self._labels: Labels | None = None
@@ -212,6 +216,8 @@ class JobLog:
         self._read_words(stream, line)
 
     def _read_words(self, stream: _Stream, line: LogLine) -> None:
+        if line.number in self._prose:
+            return
         if event := launcher_event(line.text):
             if event.kind == "spawn_raised":
                 stream.process_index = event.index
