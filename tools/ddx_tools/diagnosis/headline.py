@@ -34,6 +34,8 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
         is_told = added in answer.headline or (answer.culprits.ranks and added.startswith("rank"))
         headline = answer.headline if is_told else f"{first} ({added})"
     elif len(answer.suspects) == 1 and (added := detail([*answer.suspects[0].evidence, *answer.evidence], findings)):
+        if _words(added) <= _words(answer.headline):
+            return answer
         headline = _UNPLACED.sub(lambda end: f"{end[1]} ({added}){end[2]}", answer.headline, count=1)
     elif (open_ := _NOTHING.fullmatch(answer.headline)) and (added := detail(answer.evidence, findings, where=where)):
         before = f"{_capital(added)}; {open_[1][0].lower()}{open_[1][1:]}"
@@ -131,6 +133,10 @@ def _perhaps(suspect: Suspect, told: str) -> str:
     who = re.match(r"Ranks? [^(]*?(?:\([^)]*\) )?(?=[a-z])", told)
     it = "it" if len(suspect.ranks) == 1 else "they"
     return f"{who[0]}may hold the job up: {it} {told[who.end() :]}" if who else told
+
+
+def _words(text: str) -> set[str]:
+    return set(text.lower().split())
 
 
 def _capital(text: str) -> str:

@@ -29,7 +29,6 @@ from ddx_tools.model.diagnosis import (
     rank_list,
 )
 from ddx_tools.model.grouping import gathered
-from ddx_tools.model.rank_spans import rank_spans
 
 _MOST_CLAIMS, _MOST_PLACES, _MOST_SEATS, _MOST_OTHERS = 4, 6, 32, 3
 _MOST_SENTENCES = 8
@@ -151,7 +150,7 @@ def seated(suspect: Suspect, *, one_host: bool = False) -> str:
     """
     if not suspect.ranks:
         return ", ".join(suspect.hosts) or "an unidentified rank"
-    who = f"rank{'' if len(suspect.ranks) == 1 else 's'} {rank_spans(suspect.ranks)}"
+    who = rank_list(suspect.ranks)
     seats = [f"local rank {seat.local_rank}" for seat in suspect.seats if seat.local_rank is not None]
     if one_host:
         return who
