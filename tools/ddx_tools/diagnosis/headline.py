@@ -10,6 +10,8 @@ from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
 from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, Suspect, SuspectEvent, Verdict, rank_list
 
+_AS_SEEN = "rank-crashed"
+"""The cause that says no more than a rank's end does."""
 _NOTHING = re.compile(r"(?:[^;]*; )?((?i:not enough evidence) to name .*|Narrowed down, not decided: .*)", re.DOTALL)
 _LONGEST = 400
 _UNPLACED = re.compile(r"^(Ranks? [^;:]*)(; cause undecided)")
@@ -39,7 +41,7 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
         headline = _UNPLACED.sub(lambda end: f"{end[1]} ({added}){end[2]}", answer.headline, count=1)
     elif (open_ := _NOTHING.fullmatch(answer.headline)) and (added := detail(answer.evidence, findings, where=where)):
         before = f"{_capital(added)}; {open_[1][0].lower()}{open_[1][1:]}"
-        headline = before if added.startswith("rank") else f"{answer.headline} ({added})"
+        headline = before if added.startswith(("rank", "a rank")) else f"{answer.headline} ({added})"
     else:
         return answer
     return answer.model_copy(update={"headline": headline})
@@ -76,8 +78,9 @@ def _of_cause(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> str:
 
 def _of_open(said: Diagnosis, waits: Waits) -> str:
     """Who is suspected, or where all waiting ends in nothing that is known; and what the cause may be."""
-    suspects = [one for one in said.suspects if one.ranks]
-    possible = f"; one possibility: {said.causes[0].title}" if said.causes else ""
+    suspects = [one for one in said.suspects if one.ranks or _ended_how(one)]
+    first = next((cause for cause in said.causes if cause.id != _AS_SEEN), None)
+    possible = f"; one possibility: {first.title}" if first else ""
     if suspects:
         told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
         return f"{told}; cause undecided{possible}"
@@ -102,10 +105,10 @@ def _who(suspect: Suspect, waits: Waits) -> str:
 def _sentence(suspect: Suspect, waits: Waits) -> str:
     """`Rank 3 (node-9) is sleeping at loader.py:14 load; ranks 0-2 wait for it in all_reduce`."""
     who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
-    ended, bare = suspect.event is SuspectEvent.ENDED, _capital(rank_list(suspect.ranks))
+    ended = suspect.event is SuspectEvent.ENDED
     place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
-    if how := ended and _ENDED.fullmatch(suspect.says.removeprefix(bare)):
-        told = f"{who}{how['how']}{place}{who_waits(graph, suspect.ranks)}"
+    if how := _ended_how(suspect):
+        told = f"{who}{how}{place}{who_waits(graph, suspect.ranks)}"
     elif suspect.says.startswith(f"{who} ") and any(one.ranks == suspect.ranks for one in waits.suspects):
         told = suspect.says[:_LONGEST].rstrip(".")
     else:
@@ -116,6 +119,13 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
         sizes = f": {suspect.says.rstrip('.')}" if differing else ""
         told = f"{who} {doing or words + comma + place + sizes}{who_waits(graph, suspect.ranks)}"
     return _with_caller(told, suspect)
+
+
+def _ended_how(suspect: Suspect) -> str:
+    """How a suspect ended, ` raised ValueError`; empty if it did not, or if that is not known."""
+    bare = _capital(rank_list(suspect.ranks, nobody="an unidentified rank"))
+    how = suspect.event is SuspectEvent.ENDED and _ENDED.fullmatch(suspect.says.removeprefix(bare))
+    return how["how"] if how else ""
 
 
 def _with_caller(told: str, suspect: Suspect) -> str:

@@ -232,12 +232,13 @@ def _outside(
         moving = _moving(members)
         # Ranks meet in a barrier, and take a transfer from a peer, in order to wait for what it works at.
         by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
-        let_alone = by_rank or nearest.activity == "p2p" or nearest.operation in _WAITS_FOR_WORK
+        for_work = nearest.activity == "p2p" or nearest.operation in _WAITS_FOR_WORK
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
         busy = busy_threads(store, members)
         # A sleeping rank wakes up; a rank that makes no progress in anything else may wait for ever.
         awaited = (
-            (let_alone and (moving or odd.activity in ("sleep", *_CHILD_WAITS)))
+            (for_work and (moving or odd.activity in ("sleep", *_CHILD_WAITS)))
+            or (by_rank and moving)
             or (same_work and moving)
             or (moving and odd.activity in _CHILD_WAITS)  # it starts one child after another
             or (odd.activity == "lock_wait" and busy > 0)
