@@ -287,7 +287,7 @@ def _cgroup(events: HostFactRow) -> Iterator[Finding]:
 
 # --- the rank on a GPU or of a process of a host, according to NCCL's log: `rank 38 … busId 52000`
 
-_OF_A_GPU = frozenset({"gpu.throttled", "gpu.xid", "gpu.off_bus", "gpu.memory_error"})
+_OF_A_GPU = frozenset({"gpu.throttled", "gpu.driver_error", "gpu.xid", "gpu.off_bus", "gpu.memory_error"})
 _OF_A_PROCESS = frozenset({"host.oom_kill"})
 _BUS_ID = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?P<function>\.\d)?")
 
