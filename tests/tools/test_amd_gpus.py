@@ -1,4 +1,4 @@
-"""Faults of AMD GPUs in kernel logs and in jobs' logs. All lines are written from the drivers' and runtimes' sources."""
+"""Faults of AMD GPUs in kernel logs and jobs' logs. All lines are written from the sources of drivers and runtimes."""
 
 from __future__ import annotations
 
