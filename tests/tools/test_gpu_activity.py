@@ -13,6 +13,7 @@ from process_snapshots import row, snapshot, torchrun_env
 
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Finding
+from ddx_tools.sources.raw import RawItem
 
 WAITS, IDLE, COMPUTES, AVERAGE = (100, 130.0), (0, 95.0), (100, 640.0), (62, 410.0)
 HEAD = "index, power.draw [W], utilization.gpu [%]\n"
@@ -33,7 +34,7 @@ def table(*readings: tuple[int, float]) -> str:
     return f"| NVIDIA-SMI 535.129.03             Driver Version: 535.129.03   CUDA Version: 12.2     |\n{''.join(rows)}"
 
 
-def live(*readings: tuple[int, float], **facts: object) -> list[object]:
+def live(*readings: tuple[int, float], **facts: object) -> list[RawItem]:
     return [
         nvml(*(gpu(i, utilisation_percent=busy, power_w=watts, power_cap_w=700.0, memory_used_bytes=9 << 30, **facts)
                for i, (busy, watts) in enumerate(readings)))
@@ -97,6 +98,11 @@ def test_a_gpu_without_a_rank_does_not_count() -> None:
     unused = gpu(3, utilisation_percent=0, power_w=70.0, power_cap_w=700.0, memory_used_bytes=4 << 20)
     facts = {"utilisation_percent": 100, "power_w": 130.0, "power_cap_w": 700.0, "memory_used_bytes": 9 << 30}
     assert odd(findings_of(nvml(*(gpu(index, **facts) for index in range(3)), unused))) == []
+
+
+def test_gpus_of_several_kinds_are_not_compared() -> None:
+    other = table(WAITS, WAITS, COMPUTES).replace("NVIDIA H100 80GB HBM3 ", "NVIDIA A100-SXM4-80GB", 1)
+    assert odd(findings_in(other)) == []
 
 
 def test_the_rank_on_that_gpu_is_the_likely_suspect(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ def activity_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Yield a finding if all GPUs wait alike except one, or except all of one host."""
     for topic in ("gpu", "gpu_query"):
         gpus = [gpu for gpu in of_topic(facts, topic) if _is_measured(gpu)]
+        if len({gpu.values["name"] for gpu in gpus if "name" in gpu.values}) > 1:
+            continue  # one job has GPUs of one kind
         readings = gathered(((_place(gpu), gpu.subject), gpu) for gpu in gpus)
         odd = [of_gpu for of_gpu in readings.values() if not _all_busy(of_gpu)]
         waiting = [gpu for of_gpu in readings.values() if _all_busy(of_gpu) for gpu in of_gpu]
