@@ -131,6 +131,10 @@ def test_gpus_that_are_reset_together_name_no_culprit(tmp_path: Path) -> None:
     line = "[rank{0}]: HW Exception by GPU node-{1} (Agent handle: 0x55d0c8a3b2f0) reason :GPU Hang\n"
     found = diagnosis_of(tmp_path, job="".join(line.format(rank, rank + 2) for rank in range(4)) + ENDED)
     assert (found.causes[0].id, found.causes[0].culprits.ranks) == ("gpu-hung", [])
+    dmesg = (CONSTRUCTED / "dmesg_amdgpu_reset_failed.txt").read_text().replace("failed", "succeeded!")
+    named = diagnosis_of(tmp_path, dmesg=dmesg.replace("end with ret = -22", "done"))
+    assert (named.verdict, named.causes[0].culprits.ranks) == ("diagnosed", [])
+    assert "0000:83:00.0" in named.headline
 
 
 PIECES = (
