@@ -123,6 +123,24 @@ def test_every_known_xid_is_complete() -> None:
     assert (xid_code(74).class_, xid_code(79).class_, xid_code(119).class_) == ("nvlink", "bus", "driver")
 
 
+CATALOG = [line.split("\t") for line in (CONSTRUCTED.parent / "xid_catalog.tsv").read_text().splitlines()]
+
+
+def test_every_xid_of_the_catalog_is_known_with_its_resolution() -> None:
+    listed = {int(row[0]): row[1] for row in CATALOG if len(row) == 2}
+    assert len(listed) == 109
+    known = {code: xid_codes()[code].nvidia or "-" for code in listed if code in xid_codes()}
+    assert known == listed
+
+
+def test_nvlink_errors_are_fatal_where_the_catalog_says_so() -> None:
+    decoded = [row for row in CATALOG if len(row) == 4]
+    assert len(decoded) > 50
+    for xid, unit, status, severity in decoded:
+        found = xid_code(int(xid), f"{unit} XC0 i0 Link 00 (0x00000006 {int(status, 16):#010x} 0x00000000)")
+        assert found.fatal is (severity == "fatal"), (xid, unit, status)
+
+
 def test_other_messages_are_told_by_what_they_are() -> None:
     found = findings_of(CONSTRUCTED / "dmesg_mixed_trouble.txt")
     messages = {f.attributes["what"]: f for f in found if f.code == "host.kernel_message"}

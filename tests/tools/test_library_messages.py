@@ -179,3 +179,18 @@ def test_what_training_prints_is_no_error_of_a_library() -> None:
     assert healthy
     told = [line for path in healthy for line in _lines(path) if not match_signatures(line) and line_messages(line)]
     assert told == []
+
+
+def test_what_rccl_warns_of_at_every_start_is_no_error() -> None:
+    """rccl src/init.cc, initEnv: it goes on."""
+    for text in (
+        'Missing "iommu=pt" from kernel command line which can lead to system instablity or hang!',
+        "NUMA auto balancing enabled which can lead to variability in the RCCL performance! Disable by "
+        '"sudo sysctl kernel.numa_balancing=0"',
+    ):
+        assert line_messages(f"node1:411:433 [0] /rccl/build/hipify/src/init.cc:163 NCCL WARN {text}") == []
+
+
+def test_an_error_that_only_rccl_prints_is_known() -> None:
+    (found,) = line_messages("node1:411:433 [0] src/misc/rocm_smi_wrap.cc:57 NCCL WARN ROCm SMI init failure 8")
+    assert found.groups["library"] == "rccl"

@@ -93,6 +93,8 @@ def test_the_rank_of_a_label_is_kept() -> None:
 def test_banners() -> None:
     assert read_banner("NCCL version 2.21.5+cuda12.4") == ("2.21.5", "12.4")
     assert read_banner("[rank0]: NCCL version 2.28.9") == ("2.28.9", None)
+    assert read_banner("RCCL version : 2.21.5-HEAD:1a2b3c4") == ("2.21.5", None)
+    assert read_banner("RCCL version : 2.22.3-release/rocm-rel-6.4:0cbce2a7") == ("2.22.3", None)
     assert read_banner("RuntimeError: NCCL error, unhandled system error, NCCL version 2.21.5 in the middle") is None
 
 

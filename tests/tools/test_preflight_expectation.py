@@ -20,6 +20,11 @@ def hosts(number: int, gpus: int, device: str = "NVIDIA H200", ports: tuple[floa
         ("NVIDIA H200", 450),
         ("NVIDIA B200", 900),
         ("NVIDIA GB200", 900),
+        ("AMD Instinct MI300X", 448),
+        ("AMD Instinct MI325X VF", 448),
+        ("AMD Instinct MI350X", pytest.approx(537.6)),
+        ("AMD Instinct MI355X", pytest.approx(537.6)),
+        ("AMD Instinct MI250X / MI250", None),
         ("NVIDIA H200 NVL", None),
         ("NVIDIA H100 PCIe", None),
         ("NVIDIA A100 80GB PCIe", None),
@@ -30,6 +35,29 @@ def hosts(number: int, gpus: int, device: str = "NVIDIA H200", ports: tuple[floa
 def test_inside_a_host_the_gpu_tells(device: str | None, gb_per_s: float | None) -> None:
     places = [RankPlace("node1", "nccl", device)] * 8
     assert expected_busbw(places).gb_per_s == gb_per_s
+
+
+def test_gpus_without_a_switch_use_one_link_for_each_peer() -> None:
+    places = [RankPlace("node1", "nccl", "AMD Instinct MI300X")] * 4
+    assert (expected_busbw(places).gb_per_s, expected_busbw(places).usual) == (192, {})
+    assert expected_busbw(places[:1]).gb_per_s == 64
+
+
+def test_what_eight_gpus_usually_reach_depends_on_the_algorithm() -> None:
+    assert expected_busbw([RankPlace("node1", "nccl", "NVIDIA H200")] * 8).usual == {"ring": 370, "nvls": 431}
+    assert expected_busbw([RankPlace("node1", "nccl", "NVIDIA H200")] * 4).usual == {}
+    assert expected_busbw(hosts(2, 8)).usual == {}
+
+
+def test_a_card_on_pcie_has_an_upper_bound_only() -> None:
+    for name, bound in (("NVIDIA L40S", "24 GB/s (192 Gb/s)"), ("NVIDIA H100 PCIe", "48 GB/s (384 Gb/s)")):
+        expected = expected_busbw([RankPlace("node1", "nccl", name)] * 8)
+        assert expected.gb_per_s is None
+        assert bound in expected.why
+
+
+def test_rates_of_ports_are_also_in_bits() -> None:
+    assert "400 GB/s (3200 Gb/s) together" in expected_busbw(hosts(2, 8)).why
 
 
 def test_between_hosts_the_ports_limit() -> None:

@@ -117,6 +117,26 @@ def test_much_less_than_nvlink_should_give_is_a_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "busbw", "severity"),
+    [
+        ("AMD Instinct MI300X", 310.0, None),
+        ("AMD Instinct MI300X", 250.0, Severity.WARNING),
+        ("AMD Instinct MI300X", 200.0, Severity.FAILURE),
+        ("NVIDIA H100 80GB HBM3", 362.0, None),
+        ("NVIDIA H100 80GB HBM3", 300.0, Severity.WARNING),
+    ],
+    ids=["usual", "less than usual", "half", "ring instead of NVLS", "less than ring"],
+)
+def test_what_such_hosts_usually_reach_is_a_limit_too(
+    tmp_path: Path, device: str, busbw: float, severity: Severity | None
+) -> None:
+    result = look(said(tmp_path, printed(busbw=busbw, device=device)))
+    found = [each for each in result.findings if each.code == "preflight.below_expected_bandwidth"]
+    assert [each.severity for each in found] == ([severity] if severity else [])
+    assert "; usual: " in one(result, "preflight.bandwidth").summary
+
+
+@pytest.mark.parametrize(
     "text",
     [
         printed(busbw=1.0, device="NVIDIA RTX 6000D"),

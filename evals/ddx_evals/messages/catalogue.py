@@ -26,7 +26,9 @@ from ddx_tools.knowledge.library_messages import (
 )
 from ddx_tools.knowledge.load import load_yaml
 
-_TRANSPORTS = ("nccl", "gloo", "ofi")
+_TRANSPORTS = ("nccl", "rccl", "gloo", "ofi")
+_FORKS = {"rccl": "nccl"}
+"""Libraries that print most messages of another one; their tables hold only the others."""
 
 
 def updated(
@@ -102,7 +104,7 @@ def recognised(library: str, strings: Iterable[Printed]) -> tuple[list[Printed],
 def _shown(library: str, one: Printed) -> str:
     said = one.template.replace(HOLE, "4711")
     match library:
-        case "nccl" | "ofi":
+        case "nccl" | "rccl" | "ofi":
             return f"node-01:4711:4712 [0] {Path(one.file).name}:1 NCCL WARN {'NET/OFI ' * (library == 'ofi')}{said}"
         case "gloo":
             return f"RuntimeError: [../third_party/gloo/{one.file}:1] {said}"
@@ -119,7 +121,10 @@ def table_file(library: str) -> Path:
 
 
 def take_in(library: str, release: str, strings: Iterable[Printed]) -> None:
-    """Add the strings of a release to the catalogue of its library."""
+    """Add the strings of a release to the catalogue of its library, without those of the library it is a fork of."""
     file = table_file(library)
+    if origin := _FORKS.get(library):
+        known = {entry.id for entry in read_catalogue(table_file(origin))}
+        strings = [one for one in strings if message_id(origin, one.template) not in known]
     entries = updated(read_catalogue(file) if file.exists() else [], library, release, strings)
     file.write_text("".join(entry.line() for entry in entries), encoding="utf-8")

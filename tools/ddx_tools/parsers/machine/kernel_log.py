@@ -6,6 +6,7 @@
 
 Sources of the wordings: Linux 3.10 to 6.18 (mm/oom_kill.c, kernel/hung_task.c, kernel/watchdog.c,
 drivers/pci/pcie/aer.c, drivers/net/ethernet/mellanox/mlx5/core), NVIDIA's "XID Errors", and recorded OOM kills.
+`amdgpu_lines` reads the lines of AMD's GPU driver.
 Facts have the topic `kernel`; the subject is the kind of message.
 """
 
@@ -18,6 +19,7 @@ from functools import cache
 from typing import Any
 
 from ddx_tools.parsers.logs.log_prefixes import dmesg_seconds
+from ddx_tools.parsers.machine import amdgpu_lines
 from ddx_tools.parsers.machine.host_text import (
     HostFact,
     PlainLines,
@@ -34,6 +36,7 @@ _WORDS = (
     "general protection", "traps: ", "AER: ", "PCIe Bus Error", "mlx4_core", "mlx5_core", "infiniband mlx5",
     "NETDEV WATCHDOG", "bnxt_", "irdma", "ib_core", "[Hardware Error]", "EDAC ", "nfs: server",
     "LustreError", "I/O error", "read-only", "iommu", "IOMMU", "DMAR", "AMD-Vi", "BOOT_IMAGE=", "ommand line: ",
+    *amdgpu_lines.WORDS,
 )  # fmt: skip
 """Every line that this reader understands contains one of these, or matches `_LINK_STATE`."""
 _LINK_STATE = rb"[Ll]ink (?:is )?(?:[Dd]own|[Uu]p)"
@@ -193,8 +196,15 @@ def _sxid(text: str) -> dict[str, Any] | None:
 
 
 def _off_bus(text: str) -> dict[str, Any] | None:
-    found = _OFF_BUS.search(text)
-    return {"device": bus_id(found["device"])} if found else None
+    if found := _OFF_BUS.search(text):
+        return {"device": bus_id(found["device"])}
+    lost = amdgpu_lines.read_amdgpu(text)
+    return {"device": lost["device"]} if lost and lost["event"] == "lost" else None
+
+
+def _amdgpu(text: str) -> dict[str, Any] | None:
+    found = amdgpu_lines.read_amdgpu(text)
+    return None if found is None or found["event"] == "lost" else found
 
 
 def _nvrm(text: str) -> dict[str, Any] | None:
@@ -287,6 +297,7 @@ _READERS: tuple[tuple[str, Callable[[str], dict[str, Any] | None]], ...] = (
     ("xid", _xid),
     ("sxid", _sxid),
     ("gpu_off_bus", _off_bus),
+    ("amdgpu", _amdgpu),
     ("oom_kill", _oom),
     ("nvrm", _nvrm),
     ("hung_task", _plain(_HUNG)),

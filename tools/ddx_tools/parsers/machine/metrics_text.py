@@ -38,6 +38,8 @@ _OF_A_GPU: dict[str, str] = {
     "DCGM_FI_DEV_GPU_TEMP": "temperature_c",
     "DCGM_FI_DEV_SM_CLOCK": "clock_sm_mhz",
     "DCGM_FI_DEV_POWER_USAGE": "power_w",
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT": "power_cap_w",
+    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": "power_cap_w",
     "DCGM_FI_DEV_GPU_UTIL": "utilisation_percent",
     "accelerator_nvidia_ecc_volatile_total_uncorrected": "ecc_volatile_uncorrectable",
     "accelerator_nvidia_ecc_volatile_total_corrected": "ecc_volatile_correctable",

@@ -19,11 +19,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id, integer
+from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id, integer, size_bytes
 
 NEEDLES = (
     "NVSMI LOG", "GPU 0000", "--query-gpu", "clocks_throttle_reasons.", "clocks_event_reasons.", "temperature.gpu",
-    "clocks.current.sm",
+    "clocks.current.sm", "power.draw", "utilization.gpu",
 )  # fmt: skip
 
 _GPU = re.compile(r"\s*GPU (?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
@@ -154,18 +154,35 @@ _SINGLE = {
     ("Compute Mode", "Compute Mode"): "compute_mode",
     ("Utilization", "Gpu"): "utilisation_percent",
     ("Utilization", "GPU"): "utilisation_percent",
+    ("Power Readings", "Power Draw"): "power_w",
+    ("Power Readings", "Enforced Power Limit"): "power_cap_w",
+    ("GPU Power Readings", "Power Draw"): "power_w",
+    ("GPU Power Readings", "Average Power Draw"): "power_w",
+    ("GPU Power Readings", "Current Power Limit"): "power_cap_w",
+    ("FB Memory Usage", "Used"): "memory_used_bytes",
 }
+_MEASURES = ("_c", "_mhz", "_percent", "_w", "_bytes")
+_NUMBER = re.compile(r"(\d{1,9})(\.\d{1,6})?(?= |$)")
 
 
 def _single(gpu: _Gpu, top: str, key: str, value: str, line: TextLine) -> None:
     name = _SINGLE.get((top, key))
     if not name:
         return
-    number = integer(value.split()[0]) if value and name.endswith(("_c", "_mhz", "_percent")) else None
-    if number is not None:
-        gpu.set(name, number, line)
-    elif not name.endswith(("_c", "_mhz", "_percent")) and value != "N/A":
+    if name.endswith(_MEASURES):
+        number = _measure(name, value)
+        if number is not None:
+            gpu.set(name, number, line)
+    elif value != "N/A":
         gpu.set(name, value, line)
+
+
+def _measure(name: str, text: str) -> int | float | None:
+    """A number with its unit, as in `61`, `118.23 W`, `40560 MiB`, `98 %`; None if there is none."""
+    if name.endswith("_bytes"):
+        return size_bytes(text, "M")
+    found = _NUMBER.match(text)
+    return None if found is None else float(found[0]) if found[2] else int(found[1])
 
 
 # --- `nvidia-smi --query-gpu=… --format=csv[,noheader][,nounits]`: one line for each GPU, with columns named by the
@@ -196,6 +213,11 @@ _NUMBERS = {
     "clocks.current.sm": "clock_sm_mhz",
     "clocks.max.sm": "clock_sm_most_mhz",
     "utilization.gpu": "utilisation_percent",
+    "power.draw": "power_w",
+    "power.draw.average": "power_w",
+    "power.limit": "power_cap_w",
+    "enforced.power.limit": "power_cap_w",
+    "memory.used": "memory_used_bytes",
     "ecc.errors.uncorrected.volatile.total": "ecc_volatile_uncorrectable",
     "ecc.errors.corrected.volatile.total": "ecc_volatile_correctable",
 }
@@ -234,8 +256,7 @@ def _csv_fact(columns: list[str], cells: list[str], line: TextLine, host: str | 
         return None
     values: dict[str, Any] = {}
     for name, cell in row.items():
-        number = integer(cell.split()[0]) if cell else None
-        if name in _NUMBERS and number is not None:
+        if name in _NUMBERS and (number := _measure(_NUMBERS[name], cell)) is not None:
             values[_NUMBERS[name]] = number
         elif (reason := _REASON.match(name)) and (held := _reasons(reason[1], cell)) is not None:
             known = values.setdefault("throttle_reasons", [])

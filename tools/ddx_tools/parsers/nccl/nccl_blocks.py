@@ -20,12 +20,12 @@ from typing import Any
 from ddx_tools.redaction.text import redact
 
 _NEEDLE = b": opCount "
-_MARKS = (b"NCCL ", b" Pid ")
+_MARKS = (b"NCCL ", b"RCCL version", b" Pid ")
 """Every line read here contains one of these."""
 _MATTERS = (
     r"NCCL (?:INFO .*(?:comm 0x|Init timings| set |Using | channels|Channel [0-9]|Trees \[|Connected all|cudaDriver"
     r"|NET/OFI|No device found|, retrying|async event| -> [0-9]|Bytes -> Algo|NCCL version)|WARN |ERROR |version [0-9])"
-    r"|# +Rank +[0-9]+ .*Pid +[0-9]+ on "
+    r"|RCCL version : [0-9]|# +Rank +[0-9]+ .*Pid +[0-9]+ on "
 )
 _WORDS = 24
 """The number of words in an operation's line without labels."""

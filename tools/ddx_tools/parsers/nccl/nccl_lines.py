@@ -6,6 +6,7 @@
     node:4242:4300 [3] init.cc:77 (ncclCommInit) NCCL WARN …   2.30 and later
     node:4242:4300 [3] init.cc:77 (ncclCommInit) NCCL ERROR …  2.31: a separate level for root causes, read like WARN
     NCCL version 2.21.5+cuda12.4                               the banner has no prefix
+    RCCL version : 2.21.5-HEAD:1a2b3c4                         AMD's, with branch and commit
 
 A launcher may have added labels before it (`3: `, `[rank3]: `, `[1,3]<stdout>:`, a time), or colours in it. The number
 in brackets is the CUDA device in its process, never a rank.
@@ -26,7 +27,10 @@ _PREFIX = re.compile(
     r"(?:(?P<file>[\w./-]{1,200}):(?P<line>\d{1,7}) (?:\((?P<function>[^()\n]{1,120})\) )?)?"
     r"NCCL (?P<level>INFO|WARN|ERROR) (?P<text>.*)"
 )
-_BANNER = re.compile(r"NCCL version (?P<version>\d{1,3}\.\d{1,3}[\w.+-]{0,60}?)(?:\+cuda(?P<cuda>\d{1,3}\.\d{1,3}))?$")
+_BANNER = re.compile(
+    r"(?:NCCL version|RCCL version :) (?P<version>\d{1,3}\.\d{1,3}[\w.+-]{0,60}?)"
+    r"(?:\+cuda(?P<cuda>\d{1,3}\.\d{1,3})|-[A-Za-z][\w./-]{0,80}:\w{1,40}\+?)?$"
+)
 _TEST_RANK = re.compile(
     r"# +Rank +(?P<rank>\d{1,7}) (?:Group +\d{1,7} )?Pid +(?P<pid>\d{1,10}) on +(?P<host>[\w.-]{1,253}) device +\d"
 )

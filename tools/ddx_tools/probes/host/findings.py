@@ -23,6 +23,7 @@ from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.host.compare import comparison_findings
 from ddx_tools.probes.host.container import container_findings
 from ddx_tools.probes.host.fabric import fabric_findings
+from ddx_tools.probes.host.gpu_activity import activity_findings
 from ddx_tools.probes.host.gpus import gpu_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
@@ -43,6 +44,7 @@ def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
     return [
         *kernel_findings(facts),
         *gpu_findings(facts),
+        *activity_findings(facts),
         *job_gpu_findings(facts),
         *limit_findings(facts),
         *container_findings(facts),
@@ -287,7 +289,9 @@ def _cgroup(events: HostFactRow) -> Iterator[Finding]:
 
 # --- the rank on a GPU or of a process of a host, according to NCCL's log: `rank 38 … busId 52000`
 
-_OF_A_GPU = frozenset({"gpu.throttled", "gpu.xid", "gpu.off_bus", "gpu.memory_error"})
+_OF_A_GPU = frozenset(
+    {"gpu.throttled", "gpu.activity_differs", "gpu.driver_error", "gpu.xid", "gpu.off_bus", "gpu.memory_error"}
+)
 _OF_A_PROCESS = frozenset({"host.oom_kill"})
 _BUS_ID = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?P<function>\.\d)?")
 

@@ -1,12 +1,14 @@
-"""Findings about the kernel log: Xids, OOM kills, messages about network devices, PCIe, file systems."""
+"""Findings about the kernel log: faults of GPUs, OOM kills, messages about network devices, PCIe, file systems."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
 from ddx_tools.analysis.ranks.first_calls import is_long_before
+from ddx_tools.knowledge.amd_events import amd_events
 from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, xid_code
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
@@ -29,6 +31,8 @@ _MESSAGES = {
 }
 _ALWAYS = {"io_page_fault", "nvrm", "machine_check"}
 _LASTING = {"gpu_off_bus", "iommu"}
+_HANGS = ("ring_timeout", "queue_hang", "reset_begun", "fatal_error")
+_RESET_ENDS = ("reset_succeeded", "reset_failed")
 
 
 def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
@@ -40,6 +44,7 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     kernel = [fact for fact in mine if not fact.values.get("before_job") or fact.subject in _LASTING]
     yield from _xids(kernel)
     yield from _memory_errors(kernel)
+    yield from _amd_faults(kernel)
     yield from _off_bus(kernel, of_topic(facts, "gpu_trouble"))
     yield from _switch_errors(kernel)
     yield from _kills(kernel)
@@ -110,6 +115,64 @@ def _memory_errors(kernel: list[HostFactRow]) -> Iterator[Finding]:
             kind=kind,
             count=len(group),
         )
+
+
+def _amd_faults(kernel: list[HostFactRow]) -> Iterator[Finding]:
+    """One finding for each kind of fault of a host's AMD GPUs. A hang that the driver ended with a reset is past."""
+    logged = [fact for fact in kernel if fact.subject == "amdgpu"]
+    for of_host in gathered((fact.host, fact) for fact in logged).values():
+        for (event, recovered), group in gathered(_with_outcome(of_host)).items():
+            code = amd_events()[event]
+            yield from _amd_fault(event, replace(code, class_="nonfatal") if recovered else code, recovered, group)
+
+
+def _with_outcome(of_host: list[HostFactRow]) -> Iterator[tuple[tuple[str, bool | None], HostFactRow]]:
+    """((event, whether a reset ended that hang; None if it is none), line) of a host's lines, in order."""
+    ends: dict[str | None, str] = {}
+    kept: list[tuple[tuple[str, bool | None], HostFactRow]] = []
+    for fact in reversed(of_host):
+        event, device = str(fact.values["event"]), fact.values.get("device")
+        if event in _RESET_ENDS:
+            ends.setdefault(None, event)
+            ends.setdefault(device, event)
+        end = ends.get(device)
+        if event != "reset_begun" or end is None:
+            kept.append(((event, end == "reset_succeeded" if event in _HANGS else None), fact))
+    return reversed(kept)
+
+
+def _amd_fault(event: str, code: XidCode, recovered: bool | None, group: list[HostFactRow]) -> Iterator[Finding]:
+    devices, pids, rings, blocks = (
+        sorted({fact.values[name] for fact in group if name in fact.values})[:16]
+        for name in ("device", "pid", "ring", "block")
+    )
+    whose = f"GPU {devices_text(devices)}" if devices else "an AMD GPU"
+    severity = (
+        Severity.FAILURE if code.class_ in _SEVERE else Severity.INFO if code.class_ in BLAMELESS else Severity.WARNING
+    )
+    yield finding(
+        "gpu.driver_error",
+        severity,
+        group,
+        f"The AMD driver logged about {whose}: {code.meaning}{'; a reset ended that' if recovered else ''}.",
+        event=event,
+        class_=code.class_,
+        devices=devices,
+        meaning=code.meaning,
+        action=code.action,
+        blame=code.blame,
+        recovered=recovered,
+        rings=rings,
+        blocks=blocks,
+        pids=pids,
+        times=len(group),
+    )
+    if code.class_ == "memory":
+        words = f"Uncorrectable errors in the memory of {whose}."
+        count = len(group)
+        yield finding("gpu.memory_error", severity, group, words, devices=devices, kind="uncorrectable", count=count)
+    elif code.class_ == "nvlink":
+        yield finding("gpu.nvlink_error", severity, group, f"XGMI errors of {whose}.", devices=devices, what="xgmi")
 
 
 def _off_bus(kernel: list[HostFactRow], troubles: list[HostFactRow]) -> Iterator[Finding]:

@@ -105,7 +105,8 @@ def _gpu(values: Values) -> str:
     parts = [str(values.get("name", ""))]
     parts += [f"{gibibytes(used)} of {gibibytes(whole)}"] if used is not None and whole else []
     parts += [f"{values['temperature_c']} C"] if "temperature_c" in values else []
-    parts += [f"{values['power_w']:.0f} W"] if "power_w" in values else []
+    parts += [f"{values['utilisation_percent']} % busy"] if values.get("utilisation_percent") is not None else []
+    parts += [f"{values['power_w']:.0f} W"] if values.get("power_w") is not None else []
     parts += (
         [f"{values['clock_sm_mhz']} of {values.get('clock_sm_most_mhz', '?')} MHz"] if "clock_sm_mhz" in values else []
     )

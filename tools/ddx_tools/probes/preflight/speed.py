@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from statistics import median
+from typing import Any
 
 from ddx_tools.analysis.bandwidth.measured import BandwidthPoint, fastest, read_points, size_text
 from ddx_tools.evidence.store import Store
@@ -44,16 +45,19 @@ def _of_run(points: Sequence[BandwidthPoint], expected: Expectation) -> list[Fin
     if best is None or best.busbw_gb_per_s is None:
         return []
     small = min(points, key=lambda point: point.size_bytes)
-    peak = f"{best.busbw_gb_per_s:.3g} GB/s bus bandwidth at {size_text(best.size_bytes)}"
+    peak = f"{_rate(best.busbw_gb_per_s, expected)} bus bandwidth at {size_text(best.size_bytes)}"
     against = f"no expectation: {expected.why}"
     if expected.gb_per_s is not None:
         against = f"{best.busbw_gb_per_s / expected.gb_per_s:.0%} of {expected.gb_per_s:g} GB/s ({expected.why})"
+    if expected.usual:
+        against += f"; usual: {_usual_text(expected)}"
     attributes = {
         "operation": best.operation,
         "busbw_gb_per_s": best.busbw_gb_per_s,
         "bytes": best.size_bytes,
         "ranks": best.ranks,
         "expected_gb_per_s": expected.gb_per_s,
+        "usual_gb_per_s": dict(expected.usual) or None,
         "latency_s": small.time_s,
     }
     told = Finding(
@@ -75,22 +79,36 @@ def _below(points: Sequence[BandwidthPoint], expected: Expectation) -> Finding |
     if best is None or best.busbw_gb_per_s is None or expected.gb_per_s is None:
         return None
     share = best.busbw_gb_per_s / expected.gb_per_s
-    if share >= links().least_share:
+    far_below = share < links().least_share
+    if not far_below and best.busbw_gb_per_s >= expected.usual.get("ring", 0.0) * links().usual_share:
         return None
+    usual = f"; usual: {_usual_text(expected)}" if expected.usual else ""
     return Finding(
         code="preflight.below_expected_bandwidth",
-        severity=Severity.FAILURE,
-        summary=f"all_reduce over {best.ranks} ranks reaches {best.busbw_gb_per_s:.3g} GB/s bus bandwidth at "
-        f"{size_text(best.size_bytes)}, {share:.0%} of {expected.why}",
+        severity=Severity.FAILURE if far_below else Severity.WARNING,
+        summary=f"all_reduce over {best.ranks} ranks reaches {_rate(best.busbw_gb_per_s, expected)} bus bandwidth at "
+        f"{size_text(best.size_bytes)}, {share:.0%} of {expected.why}{usual}",
         evidence=[_evidence(best)],
         attributes={
             "operation": best.operation,
             "busbw_gb_per_s": best.busbw_gb_per_s,
             "expected_gb_per_s": expected.gb_per_s,
+            "usual_gb_per_s": dict(expected.usual) or None,
             "share": share,
             "bytes": best.size_bytes,
         },
     )
+
+
+def _rate(gb_per_s: float, expected: Expectation) -> str:
+    """A rate in GB/s, and in Gb/s if the network limits it, since ports state their rates so."""
+    return f"{gb_per_s:.3g} GB/s" + (f" ({gb_per_s * 8:.3g} Gb/s)" if expected.of_network else "")
+
+
+def _usual_text(expected: Expectation) -> str:
+    names = {"ring": "by ring", "nvls": "by NVLS"}
+    rates = (f"{rate:g} GB/s {names[name]}" for name, rate in expected.usual.items())
+    return f"{', '.join(rates)}, with {links().usual_gpus} GPUs"
 
 
 def _evidence(point: BandwidthPoint) -> Evidence:
@@ -133,13 +151,26 @@ def _slow_pairs(store: Store) -> list[Finding]:
 
 
 @dataclass(frozen=True)
+class GpuLinks:
+    """The links of one GPU type; `gb_per_s` in one direction, None if nothing is expected."""
+
+    name: re.Pattern[str]
+    link: str
+    gb_per_s: float | None
+    per_peer: bool
+    usual: Mapping[str, float]
+    why_not: str
+
+
+@dataclass(frozen=True)
 class Links:
     """The contents of `knowledge/links.yaml`."""
 
-    gpus: tuple[tuple[re.Pattern[str], str, float], ...]
-    """Per GPU type: name pattern, link name, GB/s in one direction."""
+    gpus: tuple[GpuLinks, ...]
     saturated_bytes: int
     least_share: float
+    usual_share: float
+    usual_gpus: int
 
 
 @dataclass(frozen=True)
@@ -159,14 +190,28 @@ class Expectation:
 
     gb_per_s: float | None
     why: str
+    usual: Mapping[str, float] = field(default_factory=dict)
+    """Bus bandwidths that such hosts reach, by algorithm."""
+    of_network: bool = False
 
 
 @cache
 def links() -> Links:
     """Return the link table that ships with ddx."""
     known = shipped("links.yaml")
-    gpus = tuple((re.compile(rf"(?:NVIDIA )?{g['name']}"), g["link"], float(g["gb_per_s"])) for g in known["gpus"])
-    return Links(gpus, known["saturated_bytes"], known["least_share"])
+    limits = {name: known[name] for name in ("saturated_bytes", "least_share", "usual_share", "usual_gpus")}
+    return Links(tuple(map(_gpu_links, known["gpus"])), **limits)
+
+
+def _gpu_links(entry: Mapping[str, Any]) -> GpuLinks:
+    return GpuLinks(
+        re.compile(rf"(?:NVIDIA )?(?:{entry['name']})"),
+        entry.get("link", ""),
+        entry.get("gb_per_s"),
+        entry.get("per_peer", False),
+        entry.get("usual", {}),
+        entry.get("why_not", ""),
+    )
 
 
 def expected_busbw(places: Sequence[RankPlace]) -> Expectation:
@@ -177,23 +222,32 @@ def expected_busbw(places: Sequence[RankPlace]) -> Expectation:
     if len(names) != 1:
         return Expectation(None, "the GPUs are of different kinds, or unknown")
     name = names.pop()
-    found = next(((link, rate) for pattern, link, rate in links().gpus if pattern.fullmatch(name or "")), None)
+    found = next((known for known in links().gpus if known.name.fullmatch(name or "")), None)
     if found is None:
         return Expectation(None, f"the link of {name or 'these GPUs'} is unknown")
-    hosts = {place.host for place in places}
-    if len(hosts) == 1:
-        return Expectation(found[1], f"{found[0]} of {name}, {found[1]:g} GB/s in one direction")
-    return _over_network(places, found[1])
-
-
-def _over_network(places: Sequence[RankPlace], inside_gb_per_s: float) -> Expectation:
+    if found.gb_per_s is None:
+        return Expectation(None, f"{name}: {found.why_not}")
     by_host = gathered((place.host, place) for place in places)
+    if len(by_host) > 1:
+        return _over_network(by_host.values(), _inside(found, max(map(len, by_host.values()))))
+    rate = _inside(found, len(places))
+    usual = found.usual if len(places) == links().usual_gpus else {}
+    return Expectation(rate, f"{found.link} of {name}, {rate:g} GB/s in one direction", usual)
+
+
+def _inside(known: GpuLinks, gpus: int) -> float:
+    """What one of several GPUs of a host can send to the others; GPUs without a switch have one link to each peer."""
+    return (known.gb_per_s or 0.0) * (max(gpus - 1, 1) if known.per_peer else 1)
+
+
+def _over_network(hosts: Iterable[Sequence[RankPlace]], inside_gb_per_s: float) -> Expectation:
     rates = []
-    for ranks in by_host.values():
+    for ranks in hosts:
         ports = ranks[0].nic_gb_per_s
         # A rank uses the ports near it, so ports in excess of one per rank may be idle.
         rates.append(sum(sorted(ports)[: len(ranks)]))
     slowest = min(rates)
     if not slowest:
         return Expectation(None, "the rates of the network ports are unknown")
-    return Expectation(min(slowest, inside_gb_per_s), f"all network ports of a host, {slowest:g} GB/s together")
+    why = f"all network ports of a host, {slowest:g} GB/s ({slowest * 8:g} Gb/s) together"
+    return Expectation(min(slowest, inside_gb_per_s), why, of_network=True)
