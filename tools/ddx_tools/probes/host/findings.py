@@ -22,12 +22,13 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.host.compare import comparison_findings
 from ddx_tools.probes.host.container import container_findings
+from ddx_tools.probes.host.cut_pairs import cut_pair_findings
 from ddx_tools.probes.host.fabric import fabric_findings
 from ddx_tools.probes.host.gpus import gpu_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
 from ddx_tools.probes.host.kernel import kernel_findings, mark_long_before
-from ddx_tools.probes.host.packet_loss import cut_pair_findings, loss_findings
+from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import scheduler_findings
 
 
