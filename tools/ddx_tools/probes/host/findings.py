@@ -17,6 +17,7 @@ from ddx_tools.analysis.host_facts.host_fact import (
     read_facts,
 )
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
+from ddx_tools.analysis.nccl.ring_flow import ring_flow_findings
 from ddx_tools.analysis.ranks.first_calls import first_call_s
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
@@ -36,7 +37,11 @@ def machine_findings(store: Store) -> list[Finding]:
     """Return the findings about the rows of `host_facts`."""
     facts = read_facts(store)
     mark_long_before(facts, first_call_s(store))
-    return [*held_process_findings(store, facts), *with_ranks(store, findings_of_facts(facts))]
+    return [
+        *held_process_findings(store, facts),
+        *with_ranks(store, findings_of_facts(facts)),
+        *ring_flow_findings(store, facts),
+    ]
 
 
 def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
