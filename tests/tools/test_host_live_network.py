@@ -336,7 +336,7 @@ def test_a_lossy_connection_is_told_by_what_it_holds() -> None:
 PIECES = st.sampled_from(
     ["ESTAB ", "0 ", "9" * 14, " 1.2.3.4:5", " [::1]:9", ' users:(("x",pid=1,fd=2))', "\n\t rto:1 mss:2 backoff:3",
      "\n", "timer:(on,", "Tcp: a b\nTcp: 1 2\n", "eth0\t00000000\tFFFFFFFF\t0001\t0\t0\t0\t00000000\t", "\0", "::",
-     "retrans:0/1"]
+     "retrans:0/1", " bytes_sent:7 bytes_retrans:9 bytes_acked:" + "9" * 19 + " notsent:1"]
 )  # fmt: skip
 
 

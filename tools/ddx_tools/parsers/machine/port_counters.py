@@ -3,8 +3,9 @@
     # Port counters: Lid 12 port 1 (CapMask: 0x5A00)
     SymbolErrorCounter:..............0
 
-Only nonzero error counters are kept, with the number of counters read. Topic: `port_errors`. Sources: infiniband-diags
-2.x (perfquery), Documentation/ABI/stable/sysfs-class-infiniband, mlx5 counters of ethtool.
+Only nonzero error counters are kept, with the number of counters read. Topics: `port_errors`, and `traffic`, the bytes
+that a port carried (PortXmitData and PortRcvData count units of four bytes). Sources: infiniband-diags 2.x (perfquery),
+Documentation/ABI/stable/sysfs-class-infiniband, mlx5 counters of ethtool.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _ERRORS = re.compile(
     r"|adp_retrans",
     re.I,
 )
+_CARRIED = {"portxmitdata": "sent_bytes", "portrcvdata": "received_bytes"}
+_BYTES_PER_UNIT = 4
 _NORMAL = re.compile(r"corrected_bits|pcs_symbol|_per_lane", re.I)
 """Counters that grow on a healthy link with forward error correction."""
 
@@ -61,8 +64,11 @@ class _Counters:
     looked_at: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     first: TextLine | None = None
+    carried: dict[str, int] = field(default_factory=dict)
 
     def add(self, line: TextLine, name: str, value: int | None) -> None:
+        if value is not None and (carried := _CARRIED.get(name.replace("_", "").lower())):
+            self.carried[carried] = value * _BYTES_PER_UNIT
         if value is None or not _ERRORS.search(name) or _NORMAL.search(name):
             return
         self.looked_at += 1
@@ -76,6 +82,8 @@ class _Counters:
             if self.first:
                 values["lines"] = {"counters": [self.first.number, self.first.text.strip()]}
             yield HostFact("port_errors", self.device, self.line, values)
+        if len(self.carried) == len(_CARRIED):
+            yield HostFact("traffic", self.device, self.line, {"over": "rdma", "port": self.port, **self.carried})
 
 
 class _Bare:

@@ -5,7 +5,8 @@
 
 Topic: `tcp_socket`, one for each connection that holds unread or unacknowledged bytes, or that retransmits. With `-p`
 and sufficient rights, `owners` are the processes that have it open. Also `tcp_established`, one for each pair of
-addresses with an established connection.
+addresses with an established connection: the bytes that all of these connections hold now, and, with `-i`, the bytes
+that they carried since they were established (TCP_INFO in tcp(7); iproute2 6.1 prints no zeros).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _OWNER = re.compile(r'\("(?P<name>[^"]{1,40})",pid=(?P<pid>\d{1,10}),fd=\d{1,10}
 _TIMER = re.compile(r"timer:\((?P<kind>on|persist|keepalive|timewait|unknown),")
 _RETRANS = re.compile(r"\bretrans:\d{1,9}/(?P<total>\d{1,12})")
 _INFO = re.compile(
-    r"\b(?P<name>backoff|mss|pmtu|cwnd|rto|unacked|lost|lastrcv|lastsnd|data_segs_out|dsack_dups):(?P<value>\d{1,9})\b"
+    r"\b(?P<name>backoff|mss|pmtu|cwnd|rto|unacked|notsent|lost|lastrcv|lastsnd|lastack|data_segs_out|dsack_dups"
+    r"|bytes_(?:sent|retrans|acked|received)):(?P<value>\d{1,19})\b"
 )
 _MOST_OWNERS = 8
 _MOST_PAIRS = 1_024
@@ -36,25 +38,48 @@ _COUNTERS_CHARS = 120
 
 def read_sockets(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     """Yield connections that wait for something, and the connected address pairs, in order."""
+    pairs: dict[tuple[str | None, str, str], HostFact] = {}
+    for socket in _connections(lines):
+        yield from _waiting(socket)
+        if socket.values.get("state") == "estab":
+            _add_to_pair(pairs, socket)
+    yield from pairs.values()
+
+
+def _connections(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     socket: HostFact | None = None
-    pairs: set[tuple[str | None, str, str]] = set()
     for line in lines:
         if found := _SOCKET.match(line.text):
-            yield from _waiting(socket)
-            pair = line.host, found["local"].rpartition(":")[0], found["peer"].rpartition(":")[0]
-            if found["state"] == "ESTAB" and pair not in pairs and len(pairs) < _MOST_PAIRS:
-                pairs.add(pair)
-                yield HostFact("tcp_established", found["peer"], line, {"local": found["local"]})
+            yield from [socket] if socket else []
             socket = HostFact("tcp_socket", found["peer"], line, _values(found))
         elif not line.text[:1].isspace() and " " in line.text.strip():
-            yield from _waiting(socket)
+            yield from [socket] if socket else []
             socket = None
         elif socket is None and (_RETRANS.search(line.text) or " backoff:" in line.text):
             # Only the second line was kept.
             socket = HostFact("tcp_socket", None, line, {})
         if socket:
             _more(socket.values, line.text, line.number)
-    yield from _waiting(socket)
+    yield from [socket] if socket else []
+
+
+def _add_to_pair(pairs: dict[tuple[str | None, str, str], HostFact], socket: HostFact) -> None:
+    """Add a connection to the sums of its pair of addresses."""
+    values, peer = socket.values, str(socket.subject)
+    key = socket.line.host, values["local"].rpartition(":")[0], peer.rpartition(":")[0]
+    if key not in pairs:
+        if len(pairs) == _MOST_PAIRS:
+            return
+        pairs[key] = HostFact("tcp_established", peer, socket.line, {"local": values["local"], "sockets": 0})
+    sums = pairs[key].values
+    counted = {name: values[name] for name in ("unread_bytes", "unsent_bytes")}
+    if "mss" in values:
+        sent, acked = (values.get(f"bytes_{name}", 0) for name in ("sent", "acked"))
+        # Before iproute2 5, only the acknowledged bytes are printed.
+        counted["sent_bytes"] = max(sent - values.get("bytes_retrans", 0), 0) if sent else acked
+        counted |= {"acked_bytes": acked, "received_bytes": values.get("bytes_received", 0)}
+    for name, count in (counted | {"sockets": 1}).items():
+        sums[name] = sums.get(name, 0) + count
 
 
 def _values(found: re.Match[str]) -> dict[str, Any]:
@@ -78,8 +103,8 @@ def _more(values: dict[str, Any], text: str, number: int) -> None:
     values.update({item["name"]: int(item["value"]) for item in _INFO.finditer(text)})
 
 
-def _waiting(socket: HostFact | None) -> Iterator[HostFact]:
-    values = socket.values if socket else {}
+def _waiting(socket: HostFact) -> Iterator[HostFact]:
+    values = socket.values
     told = values.get("again") or values.get("backoff")
-    if socket and (values.get("unread_bytes") or values.get("unsent_bytes") or (told and {"mss", "rto"} & set(values))):
+    if values.get("unread_bytes") or values.get("unsent_bytes") or (told and {"mss", "rto"} & set(values)):
         yield socket

@@ -20,6 +20,8 @@ from ddx_tools.sources.material import Material
 from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 
 PROCESSES, INTERFACES, NVML, NAMES = "processes", "interfaces", "nvml", "host_name"
+NVML_LATER = "nvml_later"
+"""A second reading of the GPUs, for the bytes that NVLink carried in between."""
 
 _MOST_RANKS = 64
 _KERNEL_LOG_BYTES = 8 << 20
@@ -59,10 +61,12 @@ def look(host: Host, pids: Sequence[int], interval_s: float) -> Raw:
     _kernel_log(asking)
     _names(asking, jobs)
     _pci(asking)
-    _gpus(asking)
+    linked = _gpus(asking)
     if interval_s > 0:
         host.pause(interval_s)
         _counters(asking, cgroups, devices, connected=connected, first=False)
+        if linked and connected:
+            asking.ask("GPUs", host.gpus, NVML_LATER, absent=False)
     for pid in other_net:
         words = f"runs in another network namespace: `nsenter -t {pid} -n ddx host {pid}` captures it from inside"
         asking.unavailable(f"network of process {pid}", words)
@@ -249,10 +253,14 @@ def _pci(asking: HostQueries) -> None:
         asking.run("ACS", "lspci", "-vvv", timeout_s=10.0)
 
 
-def _gpus(asking: HostQueries) -> None:
-    if asking.ask("GPUs", asking.host.gpus, NVML):
-        asking.ask("driver", lambda: asking.host.read("/proc/driver/nvidia/version"))
-        asking.run("fabric manager", "nv-fabricmanager", "--version")
+def _gpus(asking: HostQueries) -> bool:
+    """Query the GPUs; return whether NVLink counts the bytes that it carries."""
+    reply = asking.ask("GPUs", asking.host.gpus, NVML)
+    if not reply:
+        return False
+    asking.ask("driver", lambda: asking.host.read("/proc/driver/nvidia/version"))
+    asking.run("fabric manager", "nv-fabricmanager", "--version")
+    return b'"nvlink_sent_bytes"' in reply.data
 
 
 # --- queries to a live machine: every answer is kept, and every missing answer is recorded

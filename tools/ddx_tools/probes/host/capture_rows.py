@@ -11,7 +11,16 @@ from ddx_tools.model.errors import DdxError
 from ddx_tools.model.files.names import ip_of, shown
 from ddx_tools.parsers.launch.launchers import Job, find_jobs
 from ddx_tools.parsers.machine.host_text import bus_id
-from ddx_tools.probes.host.capture import ANSWER, INTERFACES, NAMES, NVML, PROCESSES, UNAVAILABLE, jobs_meant
+from ddx_tools.probes.host.capture import (
+    ANSWER,
+    INTERFACES,
+    NAMES,
+    NVML,
+    NVML_LATER,
+    PROCESSES,
+    UNAVAILABLE,
+    jobs_meant,
+)
 from ddx_tools.probes.host.text_rows import fact_rows
 from ddx_tools.sources.raw import Raw, RawItem, Rows
 
@@ -64,6 +73,8 @@ def _rows(item: RawItem) -> Iterator[FactRow]:
         yield _name_row(item)
     elif item.kind == NVML:
         yield from nvml_rows(item.data, item.source)
+    elif item.kind == NVML_LATER:
+        yield from (row for row in nvml_rows(item.data, item.source) if row["topic"] == "traffic")
 
 
 def _row(topic: str, subject: str | None, facts: FactRow, text: str, source: str, line: int | None) -> FactRow:
@@ -192,7 +203,8 @@ def _interface_rows(item: RawItem) -> Iterator[FactRow]:
         }
         yield _row("interface", name, facts, line, item.source, place)
         counted = ("received", "sent", "receive_errors", "send_errors", "receive_drops", "send_drops")
-        yield _row("nic_counters", name, {key: one[key] for key in counted}, line, item.source, place)
+        values = {key: one[key] for key in counted} | {key: one.get(key) for key in ("received_bytes", "sent_bytes")}
+        yield _row("nic_counters", name, values, line, item.source, place)
 
 
 def _name_row(item: RawItem) -> FactRow:
@@ -247,6 +259,9 @@ def _facts(gpu: dict[str, Any], known: dict[str, Any]) -> Iterator[tuple[str, st
         errors = {f"link {one['link']}: {name}": count for one in links for name, count in one["errors"].items()}
         inactive = [one["link"] for one in links if not one["active"]]
         yield "nvlink", f"GPU{index}", {"links": len(links), "inactive": inactive, "errors": errors}
+    if gpu.get("nvlink_sent_bytes") is not None and gpu.get("nvlink_received_bytes") is not None:
+        carried = {name: gpu[f"nvlink_{name}"] for name in ("sent_bytes", "received_bytes")}
+        yield "traffic", f"GPU{index}", {"over": "nvlink", **carried}
     for peer in gpu.get("peers", []):
         pair = f"GPU{index}-GPU{peer['index']}"
         if peer.get("nvlink") or peer.get("level"):

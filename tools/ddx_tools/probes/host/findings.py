@@ -17,18 +17,20 @@ from ddx_tools.analysis.host_facts.host_fact import (
     read_facts,
 )
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
+from ddx_tools.analysis.nccl.ring_flow import ring_flow_findings
 from ddx_tools.analysis.ranks.first_calls import first_call_s
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.host.compare import comparison_findings
 from ddx_tools.probes.host.container import container_findings
+from ddx_tools.probes.host.cut_pairs import cut_pair_findings
 from ddx_tools.probes.host.fabric import fabric_findings
 from ddx_tools.probes.host.gpu_activity import activity_findings
 from ddx_tools.probes.host.gpus import gpu_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
 from ddx_tools.probes.host.kernel import kernel_findings, mark_long_before
-from ddx_tools.probes.host.packet_loss import cut_pair_findings, loss_findings
+from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import scheduler_findings
 
 
@@ -36,7 +38,11 @@ def machine_findings(store: Store) -> list[Finding]:
     """Return the findings about the rows of `host_facts`."""
     facts = read_facts(store)
     mark_long_before(facts, first_call_s(store))
-    return [*held_process_findings(store, facts), *with_ranks(store, findings_of_facts(facts))]
+    return [
+        *held_process_findings(store, facts),
+        *with_ranks(store, findings_of_facts(facts)),
+        *ring_flow_findings(store, facts),
+    ]
 
 
 def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, by_place, finding, of_topic
-from ddx_tools.analysis.host_facts.sockets import ends, host_of, owned_by_others, owners_of_addresses
+from ddx_tools.analysis.host_facts.sockets import ends, host_of, owned_by_others
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -32,7 +32,7 @@ def loss_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     for pings in gathered(((ping.host, ping.subject), ping) for ping in of_topic(facts, "ping")).values():
         yield from _too_large(pings)
     yield from _stalled(facts)
-    yield from _sent_again_to_others(_connections(facts))
+    yield from _sent_again_to_others([readings[-1] for readings in connections(facts)])
     looked_at = {fact.host for fact in of_topic(facts, "look")}
     for readings in by_place(of_topic(facts, "tcp_counters")):
         live = readings[0].host is not None and readings[0].host in looked_at
@@ -79,24 +79,38 @@ def _too_large(pings: list[HostFactRow]) -> Iterator[Finding]:
     )
 
 
-def _connections(facts: list[HostFactRow]) -> list[HostFactRow]:
-    """The last reading of each connection; a reading without addresses counts as a connection of its own."""
+def connections(facts: list[HostFactRow]) -> list[list[HostFactRow]]:
+    """The readings of each connection; a reading without addresses counts as a connection of its own."""
     others = owned_by_others(facts)
-    last: dict[object, HostFactRow] = {}
+    found: dict[object, list[HostFactRow]] = {}
     for place, socket in enumerate(one for one in of_topic(facts, "tcp_socket") if not others(one)):
-        last[(socket.host, ends(socket)) if "local" in socket.values else place] = socket
-    return list(last.values())
+        found.setdefault((socket.host, ends(socket)) if "local" in socket.values else place, []).append(socket)
+    return list(found.values())
+
+
+def has_moved(readings: list[HostFactRow]) -> bool:
+    """Whether a connection carried anything between its first and its last reading."""
+    first, last = readings[0].values, readings[-1].values
+    return any(first.get(name) != last.get(name) for name in ("bytes_acked", "bytes_received"))
+
+
+def is_shut(socket: HostFactRow) -> bool:
+    """Whether the peer's receive window was full: bytes wait, and none is in flight. The peer does answer."""
+    if timer := socket.values.get("timer"):
+        return bool(timer == "persist")
+    return "notsent" in socket.values and "unacked" not in socket.values
 
 
 def stalled_sockets(facts: list[HostFactRow]) -> list[HostFactRow]:
     """Return the connections whose oldest segment is retransmitted repeatedly without an ACK."""
     return [
-        socket
-        for socket in _connections(facts)
-        # With a zero window, the peer does answer but does not read. A connection still being requested never existed.
-        if socket.values.get("backoff", 0) >= _STALLED_BACKOFF
-        and socket.values.get("timer") != "persist"
-        and socket.values.get("state") != "syn-sent"
+        readings[-1]
+        for readings in connections(facts)
+        # A connection still being requested never existed.
+        if readings[-1].values.get("backoff", 0) >= _STALLED_BACKOFF
+        and readings[-1].values.get("state") != "syn-sent"
+        and not is_shut(readings[-1])
+        and not has_moved(readings)
     ]
 
 
@@ -219,52 +233,3 @@ def port_losses(ports: list[HostFactRow], shown: dict[str, int], *, growing: boo
         how="between_readings" if growing else "since_boot",
         **facts,
     )
-
-
-def cut_pair_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Yield a finding for each pair of captured hosts whose connection makes no progress, although both reach other
-    hosts.
-
-    A host's kernel acknowledges what arrives, whatever its processes do, so the packets do not arrive.
-    """
-    owners = owners_of_addresses(facts)
-    ranks = {(fact.host, str(fact.subject)): fact.values.get("rank") for fact in of_topic(facts, "rank_process")}
-    stalled: dict[frozenset[str], list[HostFactRow]] = {}
-    for socket in stalled_sockets(facts):
-        owner = owners.get(host_of(ends(socket)[1])) if "local" in socket.values else None
-        # With a zero window, nothing is in flight: the peer answers but does not read.
-        if socket.values.get("unacked", 0) > 0 and owner and socket.host and owner != socket.host:
-            stalled.setdefault(frozenset((socket.host, owner)), []).append(socket)
-    connected: dict[str, set[str]] = {}
-    for fact in of_topic(facts, "tcp_established"):
-        if fact.host and (owner := owners.get(host_of(ends(fact)[1]))):
-            connected.setdefault(fact.host, set()).add(owner)
-            connected.setdefault(owner, set()).add(fact.host)
-    for pair, sockets in sorted(stalled.items(), key=lambda item: sorted(item[0])):
-        others = [
-            {other for other in connected.get(host, set()) - pair if frozenset((host, other)) not in stalled}
-            for host in sorted(pair)
-        ]
-        if len(connected) > len(pair) and not all(others):
-            continue
-        pids = [(socket.host, str(owner["pid"])) for socket in sockets for owner in socket.values.get("owners") or []]
-        of_peers = [rank for (host, _), rank in ranks.items() if host in pair]
-        told = {rank for pid in pids if (rank := ranks.get(pid)) is not None}
-        again = max(int(socket.values["backoff"]) for socket in sockets)
-        first, second = sorted(pair)
-        words = (
-            f"A TCP connection between {first} and {second} makes no progress: its oldest segment was retransmitted "
-            f"{again} times without an ACK, although both hosts are up{' and reach others' if all(others) else ''}."
-        )
-        both = {rank for rank in of_peers if rank is not None} if len(of_peers) == len(pair) else told
-        yield finding(
-            "network.pair_cut",
-            Severity.WARNING,
-            sockets,
-            words,
-            again=again,
-            between=[first, second],
-            ranks=sorted(both),
-            about=[first, second],
-            named=True,
-        )

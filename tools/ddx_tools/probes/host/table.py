@@ -21,7 +21,7 @@ _JUDGED = {
 }  # fmt: skip
 """Topics for which a check always reports a problem if there is one."""
 _VALUE_CHARS = 100
-_HIDDEN = {"look", "rank_process", "nic_counters"}
+_HIDDEN = {"look", "rank_process", "nic_counters", "traffic"}
 """Topics that only support other rows and are not shown."""
 
 

@@ -7,10 +7,11 @@ from collections import Counter
 from typing import Any
 
 from ddx_tools.analysis.nccl.process_rows import Communicator, NcclLogs, read_case
+from ddx_tools.analysis.nccl.rings import Ring, rings_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.grouping import gathered
 from ddx_tools.probes.nccl_log.operation_findings import Enqueued, read_enqueued
-from ddx_tools.probes.nccl_log.rings import Ring, choices, crossing_of, rings_of
+from ddx_tools.probes.nccl_log.rings import choices, crossing_of
 
 
 def communicator_rows(store: Store) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@
       {"index", "bus", "name", "uuid", "lost",       bus: as NVML writes it; lost: the driver has lost the GPU
        "memory_used_bytes", …, "throttle_reasons",   names and units as the readers of nvidia-smi have them
        "nvlinks": [{"link", "active", "errors"}],
+       "nvlink_sent_bytes", "nvlink_received_bytes", data on all links since the driver was loaded
        "peers": [{"index", "level", "nvlink", "read"}], with the GPUs that come after it
        "processes": [{"pid", "type", "name", "memory_bytes"}]}]}
 
@@ -23,6 +24,7 @@ from typing import Any
 from ddx_tools.model.errors import NotFound, NotPermitted
 from ddx_tools.parsers.machine.nvidia_smi_query import CLOCK_REASONS
 
+_ALL_LINKS = 0xFFFFFFFF
 _MOST_GPUS, _MOST_LINKS, _MOST_PROCESSES = 64, 18, 256
 
 _LEVELS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -103,6 +105,7 @@ def _gpu(nvml: ModuleType, index: int, count: int) -> dict[str, Any]:
         **_pcie(ask),
         **_fabric(nvml, ask),
         "nvlinks": list(_links(nvml, ask)),
+        **_carried(nvml, ask),
         "peers": list(_peers(nvml, ask, range(index + 1, count))),
         "processes": list(_processes(nvml, ask)),
     }
@@ -194,6 +197,18 @@ def _links(nvml: ModuleType, ask: _Questions) -> Iterator[dict[str, Any]]:
             return
         counts = {name: ask("nvmlDeviceGetNvLinkErrorCounter", link, number) for name, number in counters.items()}
         yield {"link": link, "active": bool(active), "errors": {name: count for name, count in counts.items() if count}}
+
+
+def _carried(nvml: ModuleType, ask: _Questions) -> dict[str, int]:
+    """The data that all links of a GPU carried: NVML counts KiB."""
+    fields = {
+        "nvlink_sent_bytes": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
+        "nvlink_received_bytes": (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
+    }
+    values = ask("nvmlDeviceGetFieldValues", list(fields.values())) or []
+    # An older driver or a GPU without links answers with an error per field.
+    known = [int(value.value.ullVal) for value in values if value.nvmlReturn == nvml.NVML_SUCCESS]
+    return {name: kib << 10 for name, kib in zip(fields, known, strict=True)} if len(known) == len(fields) else {}
 
 
 def _peers(nvml: ModuleType, ask: _Questions, others: range) -> Iterator[dict[str, Any]]:
