@@ -102,8 +102,9 @@ def test_who_is_behind_in_what_makes_no_progress_is_waited_for(tmp_path: Path) -
     (found,) = [finding for finding in result.findings if finding.code == "rank.waited_for"]
     assert (found.ranks, found.group, found.severity) == ([6], "communicator aa of 9 ranks", Severity.FAILURE)
     assert found.summary == (
-        "Rank 6 (process 41006 on node2) finished broadcast 2 of communicator aa of 9 ranks and no later one; the other "
-        "8 finished broadcast 3. No rank finished anything in it while members went on in other communicators for 220 s."
+        "Rank 6 (process 41006 on node2) finished broadcast 2 of communicator aa of 9 ranks and no later one; "
+        "the other 8 finished broadcast 3. "
+        "No rank finished anything in it while members went on in other communicators for 220 s."
     )
     assert '"coll_sn":2' in found.evidence[0].quote
     diagnosis = result.diagnose()

@@ -35,13 +35,14 @@ def _finding(found: FinishedByRanks, one: InspectedCommunicator, *, sure: bool) 
     shown = FindingPlace([evidence(row) for row in rows[:_MOST_QUOTES]])
     at = Where(BASIS, one.label, operation=operation_name(one.operation))
     sentence = found.sentence(one)
+    chain = [f"{sentence}."]
     if sure:
         silent_s = max(one.members[rank].silent_s for rank in one.goes_on)
         meanwhile = f"while members went on in other communicators for {silent_s:.0f} s"
         says = f"{sentence}. No rank finished anything in it {meanwhile}."
-        facts = {"chain": [f"{sentence}."], "sole": True, "tie": False, "moving": False}
-        yield raising.waited_for("stands_still", ranks, others, at, shown, says=says, **facts)
+        yield raising.waited_for(
+            "stands_still", ranks, others, at, shown, says=says, chain=chain, sole=True, tie=False, moving=False
+        )
     else:
         says = f"{sentence}. If the job hung when these files were copied, all others wait for {rank_list(set(ranks))}."
-        facts = {"chain": [f"{sentence}."], "waiting": len(others)}
-        yield raising.if_hung("stands_still", ranks, at, shown, says=says, **facts)
+        yield raising.if_hung("stands_still", ranks, at, shown, says=says, chain=chain, waiting=len(others))

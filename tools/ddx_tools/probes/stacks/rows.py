@@ -149,7 +149,7 @@ _RAYS_THREAD = "TrainingThread("
 
 
 def _program_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
-    """The thread that runs the training program, if it is known to be another one than the interpreter's main thread."""
+    """The thread that runs the training program, if it is not the interpreter's main thread."""
     found = [thread for thread in threads if thread.name.startswith(_RAYS_THREAD)]
     return found[0] if len(found) == 1 else None
 
