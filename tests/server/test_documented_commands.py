@@ -33,6 +33,8 @@ ELSEWHERE = {
     r"run ": "a job of its own: test_run.py, test_run_torchrun.py",
     r"(?:report|why) .*report.html$": "tests/server/test_report_page.py",
     r"post-mortem ": "tests/server/test_post_mortem.py",
+    r"why (?:hang_detector|debug-dumps)/": "what other programs write: tests/tools/test_recipe_folders.py",
+    r"why /shared/nccl-inspector": "tests/tools/test_nccl_inspector.py",
     r"why ras_": "answers of ncclras: tests/tools/test_ras_polls.py",
     r"ask ": "a model: test_ask_command.py",
     r"serve ": "a client: test_serve_http.py",

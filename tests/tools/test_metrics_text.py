@@ -1,4 +1,4 @@
-"""Saved /metrics pages of dcgm-exporter, GPUd, node_exporter and NCCL Inspector; and how grave an Xid is."""
+"""Saved /metrics pages of dcgm-exporter, GPUd and node_exporter; and how grave an Xid is."""
 
 from __future__ import annotations
 
@@ -58,12 +58,6 @@ def test_error_counters_of_ports_are_read() -> None:
         rows = store.query("SELECT subject, facts FROM host_facts WHERE topic = 'port_errors' ORDER BY subject")
     assert [row["subject"] for row in rows] == ["mlx5_0", "mlx5_3"]
     assert '"link_downed": 14' in rows[1]["facts"] and '"symbol_error": 2341100' in rows[1]["facts"]
-
-
-def test_what_the_inspector_measured_is_kept_by_gpu_and_collective() -> None:
-    (row,) = fact_rows((METRICS / "inspector.prom").read_bytes(), "x", "x")
-    assert (row["topic"], row["host"]) == ("nccl_speed", "node2")
-    assert '"execution_us": 812.5' in row["facts"]
 
 
 @given(st.text(max_size=200))

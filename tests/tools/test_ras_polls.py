@@ -13,8 +13,8 @@ import psutil
 import pytest
 from ras_servers import TEXT, RasJob, four_stages, ras
 
-from ddx_tools.analysis.wait_graph.from_nccl import add_ras
-from ddx_tools.analysis.wait_graph.model import WaitGraph
+from ddx_tools.analysis.wait_graph.build import wait_graph
+from ddx_tools.analysis.wait_graph.model import Source
 from ddx_tools.analysis.wait_graph.roots import find_roots
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.run import investigate
@@ -191,16 +191,16 @@ def test_frozen_answers_as_text_name_whom_they_list(tmp_path: Path) -> None:
     assert "No rank in it launched anything across 3 RAS answers" in missing.summary
 
 
-def test_the_waits_can_be_put_into_the_wait_graph(tmp_path: Path) -> None:
+def test_the_wait_graph_of_a_folder_has_the_waits_of_its_reports(tmp_path: Path) -> None:
     job = RasJob(communicators={"ff": range(64)}, counts={"ff": 6650}, lacks={("ff", 37): 1})
     for number in range(2):
         (tmp_path / f"ras_{number}.json").write_text(job.report(30 * number))
-    graph = WaitGraph()
     with Store() as store:
-        investigate([str(tmp_path)], store=store)
-        add_ras(graph, store)
+        result = investigate([str(tmp_path)], store=store)
+        graph = wait_graph(store, {}, result.findings)
     roots = find_roots(graph)
-    assert (list(roots.ranks), len(roots.victims)) == ([37], 63)
+    assert (list(roots.ranks), len(roots.victims), roots.clear) == ([37], 63, True)
+    assert {edge.source for edge in graph.edges} == {Source.RAS}
 
 
 # --- a live job

@@ -290,7 +290,7 @@ CREATE VIEW watchdog_reports AS
 
 CREATE TABLE host_facts (
     host            VARCHAR,  -- host name, if a prompt, the line or the file's name says it
-    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_established | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state | nccl_speed | traffic (bytes that an RDMA port, or all NVLinks of a GPU, carried so far)
+    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_established | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state | traffic (bytes that an RDMA port, or all NVLinks of a GPU, carried so far)
     subject         VARCHAR,  -- which one: a device, bus id, mount point, interface, limit, job; of kernel: what was logged
     facts           VARCHAR,  -- JSON object: the values, units in their names
     text            VARCHAR,  -- the words that say it, bounded
@@ -532,6 +532,24 @@ CREATE TABLE nccl_ras_members (
     gpu             INTEGER,  -- NVML's index of its GPU; NULL in the text form
     state           VARCHAR,  -- listed | missing (does not answer) | dead (for 60 s)
     source          VARCHAR   -- raw file of the bundle
+);
+
+CREATE TABLE nccl_finished (
+    communicator    VARCHAR,  -- the communicator's hash
+    nranks          INTEGER,  -- its size
+    rank            INTEGER,  -- rank in the communicator
+    host            VARCHAR,  -- host name, as NCCL Inspector wrote it
+    pid             INTEGER,  -- process id there
+    operation       VARCHAR,  -- AllReduce, AllGather, …, as NCCL prints it
+    last_sn         BIGINT,   -- highest number (coll_sn, from 0 per communicator and operation) that it finished and wrote
+    is_last         BOOLEAN,  -- its last line of the communicator is about this operation
+    writes_all      BOOLEAN,  -- this version writes every operation, and not only the last one of each interval
+    last_s          DOUBLE,   -- when its last line of the communicator was written, seconds since the epoch by its host's clock
+    longest_gap_s   DOUBLE,   -- longest time between two of its lines of the communicator, seconds; NULL of fewer than three
+    ends_s          DOUBLE,   -- when the last line of the file was written, of any communicator
+    quote           VARCHAR,  -- of the last line about the operation, what was finished
+    source          VARCHAR,  -- raw file of the bundle
+    source_line     INTEGER   -- line in that file, 1-based; NULL where only its end was read
 );
 
 CREATE TABLE env_values (

@@ -61,6 +61,7 @@ _READ_WHOLE = {
     TextKind.LOG,
     TextKind.NCCL,
     TextKind.RAS,
+    TextKind.INSPECTOR,
     TextKind.MACHINE,
     TextKind.STACKS,
     TextKind.FINGERPRINTS,
@@ -75,6 +76,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     file_kinds.FileKind.MEMORY: ("memory report", "memory reports"),
     TextKind.LOG: ("log", "logs"),
     TextKind.ERROR_FILE: ("error file", "error files"),
+    TextKind.INSPECTOR: ("NCCL Inspector file", "NCCL Inspector files"),
     TextKind.STACKS: ("stack dump", "stack dumps"),
     TextKind.MACHINE: ("machine report", "machine reports"),
     TextKind.LAUNCH: ("environment or launch script", "environments or launch scripts"),
@@ -337,7 +339,8 @@ class Intake:
     def rows(self) -> Rows:
         """The rows of `materials`, and of the kept lines of their texts."""
         for material in self.materials:
-            if material.head and material.path not in self._whole and len(self._kept) < _MOST_KEPT:
+            wanted = material.head and TextKind.INSPECTOR not in material.kinds  # its lines are all alike
+            if wanted and material.path not in self._whole and len(self._kept) < _MOST_KEPT:
                 kept = self._kept[material.path, material.source] = KeptLines()
                 read_lines(BytesIO(material.head), [kept])
         lines = [row for (path, source), kept in self._kept.items() for row in kept.rows(path, source)]

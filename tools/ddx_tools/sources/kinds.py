@@ -24,6 +24,8 @@ class TextKind(StrEnum):
     ERROR_FILE = "error file"
     NCCL = "nccl log"
     RAS = "nccl ras"
+    INSPECTOR = "nccl inspector"
+    """Operations that a process finished, one JSON object per line, from NCCL's profiler plugin Inspector."""
     STACKS = "stack dump"
     PROCESSES = "process text"
     """Output of `ps` or from /proc about processes."""
@@ -118,6 +120,8 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Te
         return {TextKind.FINGERPRINTS}
     if looks_like_samples(head):
         return {TextKind.SAMPLES}
+    if _recognised(TextKind.INSPECTOR, path, head):
+        return {TextKind.INSPECTOR}
     name = suffix(plain_name(path))
     if name == PROGRAM and head.strip():
         return {TextKind.PROGRAM}

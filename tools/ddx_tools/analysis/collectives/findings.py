@@ -161,6 +161,7 @@ def waited_for(
     shown: FindingPlace,
     *,
     place: bool = True,
+    says: str = "",
     **facts: Any,
 ) -> Finding:
     """Build the finding that all waits lead to these ranks. `place`: say which collective the victims wait in."""
@@ -173,19 +174,21 @@ def waited_for(
         "rank.waited_for",
         Severity.WARNING if state in ("silent", "unseen") else Severity.FAILURE,
         ranks,
-        f"{waits} {words}.",
+        says or f"{waits} {words}.",
         at,
         shown,
         **{"state": state, "waiting": len(victims), **facts},
     )
 
 
-def if_hung(state: State, ranks: Collection[int], at: Where, shown: FindingPlace, **facts: Any) -> Finding:
+def if_hung(
+    state: State, ranks: Collection[int], at: Where, shown: FindingPlace, *, says: str = "", **facts: Any
+) -> Finding:
     """Build the notice that all others wait for these ranks, in records that do not show whether the job hung."""
     words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
     who = rank_list(set(ranks))
     said = f"If the job hung when these records were taken, all others wait for {who}; {who} {words}."
-    return finding("rank.awaited_if_hung", Severity.NOTICE, ranks, said, at, shown, state=state, **facts)
+    return finding("rank.awaited_if_hung", Severity.NOTICE, ranks, says or said, at, shown, state=state, **facts)
 
 
 def alone(at: Where, ranks: Collection[int], shown: FindingPlace) -> Finding:

@@ -14,19 +14,15 @@ from typing import Any
 
 from ddx_tools.analysis.collectives.findings import State, Where
 from ddx_tools.analysis.collectives.wait_solver import Hold, Known, SolvedWaits, fewest, graph_of
-from ddx_tools.analysis.host_facts.host_fact import read_facts
-from ddx_tools.analysis.host_facts.sockets import owners_of_addresses
 from ddx_tools.analysis.nccl.operation_names import operation_name
 from ddx_tools.analysis.nccl.process_rows import Row
+from ddx_tools.analysis.nccl.seats import Seat, global_ranks
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.grouping import gathered
 
 BASIS = "nccl_ras"
 STANDS_S = 5.0
 """A job counts as hung if its counts do not change for this long, as with stacks."""
-
-Seat = tuple[str, int, int]
-"""A process, as (host address, process id, NVML's GPU index or -1 if not reported)."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +234,7 @@ def ras_polls(store: Store) -> RasPolls:
     span_s = max(taken.values()) - min(taken.values()) if dated and len(taken) > 1 else None
     summary = store.query("SELECT source, nranks FROM nccl_ras WHERE what = 'summary' AND status = 'OK'")
     gpus = {row["source"]: row["nranks"] for row in summary}.get(order[-1]) if order else None
-    ranks = _global_ranks(store, list(found.values()))
+    ranks = global_ranks(store, list(found.values()))
     return RasPolls(tuple(found.values()), len(order), span_s, processes, ranks, gpus)
 
 
@@ -255,37 +251,3 @@ def _calls(rows: Sequence[Row]) -> dict[str | None, RasCall]:
             by_count[int(row["value"])] = (*ranks, *(row["ranks"] or ())), many + (row["many"] or 0)
         calls[operation] = RasCall(operation, by_count)
     return calls
-
-
-# --- which global rank a process is: from the job's processes, or from a communicator that contains all of them
-
-
-def _global_ranks(store: Store, communicators: Sequence[RasCommunicator]) -> dict[Seat, int]:
-    seats = {seat for one in communicators for seat in one.seats.values()}
-    named = _of_processes(store, seats)
-    if len(named) == len(seats):
-        return named
-    whole = [one for one in communicators if one.nranks == len(seats) == len(one.seats)]
-    orders = [{seat: rank for rank, seat in one.seats.items()} for one in whole]
-    # Two communicators of all processes may number them differently: then neither is trusted.
-    if orders and all(order == orders[0] for order in orders):
-        return named if any(orders[0][seat] != rank for seat, rank in named.items()) else orders[0]
-    return named
-
-
-def _of_processes(store: Store, seats: set[Seat]) -> dict[Seat, int]:
-    """Global ranks from the table of the job's processes, by host and process id; NCCL gives hosts as addresses."""
-    rows = store.query("SELECT host, pid, rank FROM ranks WHERE role = 'rank' AND rank IS NOT NULL AND pid IS NOT NULL")
-    known = {(row["host"], row["pid"]): row["rank"] for row in rows}
-    owners = owners_of_addresses(read_facts(store)) if known else {}
-    by_pid = gathered((pid, rank) for (_, pid), rank in known.items())
-    of_pid = gathered((pid, (host, pid, gpu)) for host, pid, gpu in seats)
-    found = {}
-    for seat in seats:
-        host, pid, _ = seat
-        rank = known.get((owners.get(host, host), pid))
-        if rank is None and len(of_pid[pid]) == 1 and len(by_pid.get(pid, ())) == 1:
-            rank = by_pid[pid][0]
-        if rank is not None and len({s for s in of_pid[pid] if s[0] == host}) == 1:
-            found[seat] = rank
-    return found if len(set(found.values())) == len(found) else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ddx_tools.analysis.wait_graph.from_logs import add_ends, add_logs, ends
-from ddx_tools.analysis.wait_graph.from_nccl import add_ras
+from ddx_tools.analysis.wait_graph.from_nccl import add_finished, add_ras
 from ddx_tools.analysis.wait_graph.from_processes import add_absent, add_file_locks
 from ddx_tools.analysis.wait_graph.from_records import add_records
 from ddx_tools.analysis.wait_graph.from_stacks import add_held_locks, add_stacks
@@ -30,4 +30,5 @@ def wait_graph(store: Store, seats: Mapping[int, Seat], findings: Sequence[Findi
     add_ends(graph, findings)
     add_logs(graph, findings)
     add_ras(graph, store)
+    add_finished(graph, store)
     return graph

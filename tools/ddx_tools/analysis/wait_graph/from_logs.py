@@ -25,7 +25,8 @@ from ddx_tools.model.basis import HANDED_IN
 from ddx_tools.model.diagnosis import Finding
 
 _ENDS = ("rank.killed", "rank.raised", "rank.exited")
-_NEARER = ("flight_records", "stacks")
+_NOT_PRINTED = ("flight_records", "stacks", "nccl_ras")
+"""Findings with this basis are about waits that other sources of the graph add."""
 
 
 def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
@@ -35,7 +36,7 @@ def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
         {edge.waiter.rank for edge in graph.edges} | graph.doing.keys() | {node.rank for node in graph.conditions}
     )
     for number, finding in enumerate(told):
-        if finding.code == "collective.missing_ranks" and finding.attributes.get("basis") not in _NEARER:
+        if finding.code == "collective.missing_ranks" and finding.attributes.get("basis") not in _NOT_PRINTED:
             _add_missing(graph, finding, number, looked_at)
 
 

@@ -1,12 +1,15 @@
-"""Adds waits from NCCL's RAS counts: ranks that launched more in a communicator without progress wait for the others.
+"""Adds waits in communicators without progress: from NCCL's RAS, of ranks that launched more than the others; from NCCL
+Inspector, of ranks that finished more.
 
-RAS only counts launches: it does not know what else is pending on a rank that is behind.
+RAS only counts launches, and Inspector what finished: neither knows what else is pending on a rank that is behind.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ddx_tools.analysis.nccl.finished import InspectedCommunicator, finished_by_ranks
+from ddx_tools.analysis.nccl.operation_names import operation_name
 from ddx_tools.analysis.nccl.process_rows import evidence
 from ddx_tools.analysis.nccl.ras_polls import RasHold, RasPolls, ras_polls
 from ddx_tools.analysis.wait_graph.model import (
@@ -63,3 +66,36 @@ def _add(graph: WaitGraph, polls: RasPolls, hold: RasHold) -> None:
         graph.wait(WaitEdge(program_of(rank), node, EdgeKind.COLLECTIVE, Source.RAS, evidence=quoted))
     add(hold.blockers, Sure.SEEN)
     add(hold.unknown, Sure.POSSIBLE)
+
+
+def add_finished(graph: WaitGraph, store: Store) -> None:
+    """Add the waits for ranks that have not finished what their peers have, in communicators without progress.
+
+    Whether the peers entered the next operation is inferred: nothing finished in the communicator since.
+    """
+    if not store.holds_any(("nccl_finished",)):
+        return
+    found = store.derived(finished_by_ranks)
+    for one in found.lagging:
+        ranks, late = found.ranks_of(one, list(one.members)), found.ranks_of(one, one.behind)
+        if not ranks or not one.goes_on:
+            continue
+        graph.ranks |= set(found.ranks.values())
+        node = _operation_of(graph, one, ranks)
+        for rank in ranks:
+            if rank not in late:
+                graph.wait(WaitEdge(program_of(rank), node, EdgeKind.COLLECTIVE, Source.INSPECTOR, Sure.INFERRED))
+        for rank in late:
+            graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.INSPECTOR))
+            says = "it has not finished what its peers have, and finished nothing after that"
+            quoted = (evidence(one.members[one.behind[0]].row_of(one.operation)),)
+            graph.note(program_of(rank), NodeCondition(NodeState.STANDS_STILL, Source.INSPECTOR, says, quoted))
+
+
+def _operation_of(graph: WaitGraph, one: InspectedCommunicator, ranks: Sequence[int]) -> Node:
+    name = operation_name(one.operation)
+    node = Node(NodeKind.OPERATION, f"inspector {one.hash} {name}")
+    graph.operations[node] = Operation(
+        f"{name} ({one.label})", EdgeKind.COLLECTIVE, Source.INSPECTOR, frozenset(ranks), called_ahead=True
+    )
+    return node

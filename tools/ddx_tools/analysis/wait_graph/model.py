@@ -73,6 +73,8 @@ class Source(StrEnum):
     PROCESSES = "processes"
     RAS = "nccl_ras"
     """NCCL's launch counts per communicator."""
+    INSPECTOR = "nccl_inspector"
+    """What ranks finished per communicator."""
     LOGS = "logs"
 
 

@@ -3,13 +3,12 @@
     DCGM_FI_DEV_XID_ERRORS{gpu="5",UUID="GPU-…",pci_bus_id="00000000:B7:00.0",Hostname="node2",…} 79
     accelerator_nvidia_xid_errors_total{gpud_component="…",uuid="GPU-…",xid="79"} 1
     node_infiniband_link_downed_total{device="mlx5_3",port="1"} 4
-    nccl_collective_exec_time_microseconds{node="node2",gpu="GPU5",comm_name="…",collective="AllReduce",…} 812
 
 Names: dcgm-exporter 3.3 to 4.9 (etc/dcp-metrics-included.csv), GPUd 0.9 (components/accelerator/nvidia/*/metrics.go),
-node_exporter 1.9 (collector/infiniband_linux.go), NCCL Inspector 2.30 (inspector_prom.cc). DCGM's Xid is the last one
-since the exporter started. A page has no time stamp.
+node_exporter 1.9 (collector/infiniband_linux.go). DCGM's Xid is the last one since the exporter started. A page has no
+time stamp.
 
-Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`, `nccl_speed`; as in the readers of other texts.
+Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`; as in the readers of other texts.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ from typing import Any
 
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id
 
-NEEDLES = (
-    "DCGM_FI_", "DCGM_EXP_", "accelerator_nvidia_", "node_infiniband_", "nccl_bus_bandwidth_gbs{",
-    "nccl_collective_exec_time_microseconds{",
-)  # fmt: skip
-_KNOWN = tuple(needle.rstrip("{") for needle in NEEDLES)
+NEEDLES = ("DCGM_FI_", "DCGM_EXP_", "accelerator_nvidia_", "node_infiniband_")
 _LEAST_BLANK = 9.2e18
 """DCGM writes the largest integers for missing values (DCGM_INT64_BLANK and above)."""
 
@@ -73,15 +68,11 @@ _PORT_ERRORS = (
     "port_constraint_errors_received", "port_constraint_errors_transmitted", "port_discards_transmitted",
     "symbol_error", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "vl15_dropped",
 )  # fmt: skip
-_SPEEDS = {
-    "nccl_bus_bandwidth_gbs": "bus_bandwidth_gb_per_s",
-    "nccl_collective_exec_time_microseconds": "execution_us",
-}
 
 
 @dataclass
 class _Part:
-    """The values of several samples about one GPU, port or collective."""
+    """The values of several samples about one GPU or port."""
 
     line: TextLine
     values: dict[str, Any] = field(default_factory=dict)
@@ -94,7 +85,7 @@ class _Part:
 
 @dataclass
 class _Page:
-    """The parts of a page, by host and by GPU, port or collective."""
+    """The parts of a page, by host and by GPU or port."""
 
     parts: dict[tuple[str, str | None, str], _Part] = field(default_factory=dict)
 
@@ -109,7 +100,7 @@ class _Page:
 def read_metrics(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     """Yield the facts in a page's known metrics, Xids first."""
     page = _Page()
-    for line in (line for line in lines if line.text.startswith(_KNOWN)):
+    for line in (line for line in lines if line.text.startswith(NEEDLES)):
         for name, labels, value in _samples(line.text):
             host = labels.get("Hostname") or labels.get("hostname") or labels.get("node") or line.host
             where = TextLine(line.number, line.text, host, line.command)
@@ -178,17 +169,6 @@ def _take(page: _Page, name: str, labels: dict[str, str], value: float, line: Te
         if value > 0:
             counters[counter] = _number(value)
             part.lines.setdefault("counters", [line.number, line.text.strip()])
-    elif name in _SPEEDS:
-        _speed(page, name, labels, value, line)
-
-
-def _speed(page: _Page, name: str, labels: dict[str, str], value: float, line: TextLine) -> None:
-    """Record what NCCL Inspector measured for one collective on one GPU."""
-    names = ("gpu", "comm_name", "collective", "message_size", "algo_proto")
-    part = page.part("nccl_speed", line, " ".join(labels.get(label, "")[:80] for label in names))
-    for label in (*names, "nranks"):
-        part.values[label] = labels.get(label, "")[:80] or None
-    part.set(_SPEEDS[name], value, line)
 
 
 def _number(value: float) -> int | float:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.analysis.log_events.message_findings import message_findings
+from ddx_tools.analysis.nccl.finished_findings import finished_findings
 from ddx_tools.analysis.nccl.process_rows import NcclLogs, Process, Row, evidence, read_case
 from ddx_tools.analysis.nccl.ras_findings import ras_findings
 from ddx_tools.evidence.schema import columns
@@ -39,6 +40,7 @@ def nccl_findings(store: Store) -> list[Finding]:
         *transport_findings(case, store),
         *ring_findings(case, store),
         *ras_findings(store),
+        *finished_findings(store),
     ]
 
 

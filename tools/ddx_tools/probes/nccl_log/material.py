@@ -9,6 +9,7 @@ from ddx_tools.model.errors import HostError
 from ddx_tools.model.files.names import shown
 from ddx_tools.parsers.launch.launchers import Job
 from ddx_tools.parsers.logs.log_lines import file_identity
+from ddx_tools.parsers.nccl.nccl_inspector import INSPECTOR, inspector_rows
 from ddx_tools.parsers.nccl.nccl_ras import RAS, ras_rows
 from ddx_tools.probes.nccl_log.gather import LogFile, NcclLog
 from ddx_tools.probes.nccl_log.rows import log_rows
@@ -21,6 +22,8 @@ from ddx_tools.sources.raw import Raw, RawItem, Rows, merge_rows
 LOG = "log"
 
 _MOST_RAS_BYTES = 64 << 20
+_INSPECTOR_BYTES = 512 << 10
+"""The end of a file of NCCL Inspector that is read: thousands of operations, for as many ranks as there are files."""
 _WHY = "What NCCL logged there is unknown."
 
 
@@ -29,12 +32,14 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
     reader = NcclLog()
-    for material in taken.of(TextKind.RAS, TextKind.NCCL):
+    for material in taken.of(TextKind.RAS, TextKind.INSPECTOR, TextKind.NCCL):
         try:
             raw.items += _items(raw, taken, material, reader)
         except HostError as error:
             raw.failed(shown(material.path), error, _WHY)
     found = f"{len(raw.of(LOG))} with NCCL lines, {len(raw.of(RAS))} with RAS output"
+    if inspected := raw.of(INSPECTOR):
+        found += f", {len(inspected)} of NCCL Inspector"
     raw.searched.append(f"{len(taken.materials)} files: {found}")
 
 
@@ -45,6 +50,10 @@ def _items(raw: Raw, taken: Intake, log: Material, reader: NcclLog) -> list[RawI
     """
     if TextKind.RAS in log.kinds:
         return [RawItem(RAS, taken.beginning(log, _MOST_RAS_BYTES), log.source, {"path": shown(log.path)})]
+    if TextKind.INSPECTOR in log.kinds:
+        end = taken.end(log, _INSPECTOR_BYTES)
+        whole = not log.cut and len(end) == len(log.head)
+        return [RawItem(INSPECTOR, end, log.source, {"path": shown(log.path), "whole": whole})]
     parts = taken.whole(log)
     if log.why_not:
         raw.problems.append(f"{shown(log.path)}: {log.why_not}.")
@@ -98,7 +107,10 @@ def material_rows(raw: Raw) -> Rows:
     ends = {item.source: item.facts["part"].reading.ends_within_line for item in logs}
     rows = log_rows(reader.gathered({source for source, is_open in ends.items() if is_open}))
     ras = merge_rows(ras_rows(item.data, item.source, item.facts.get("taken_s")) for item in raw.of(RAS))
-    return {**rows, **ras}
+    finished = merge_rows(
+        inspector_rows(item.data, item.source, whole_file=item.facts["whole"]) for item in raw.of(INSPECTOR)
+    )
+    return {**rows, **ras, **finished}
 
 
 def live_job(host: Host, raw: Raw, job: Job) -> None:

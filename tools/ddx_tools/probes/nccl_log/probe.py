@@ -11,8 +11,8 @@ from ddx_tools.sources.raw import Raw
 
 
 class NcclLogArgs(ProbeArgs):
-    """Arguments of `nccl_log`. The target: NCCL logs (NCCL_DEBUG=INFO), output of `ncclras`, directories of them, or a
-    pid of a live job."""
+    """Arguments of `nccl_log`. The target: NCCL logs (NCCL_DEBUG=INFO), output of `ncclras`, files of NCCL Inspector,
+    directories of them, or a pid of a live job."""
 
     among_others: bool = Field(
         False, description="Other hosts have ranks of the job too: only two hosts ask NCCL's RAS, for all ranks."
@@ -20,7 +20,7 @@ class NcclLogArgs(ProbeArgs):
 
 
 def capture(host: Host, args: NcclLogArgs) -> Raw:
-    """Capture files with NCCL lines or RAS output among the target; leave other files to other probes."""
+    """Capture files of NCCL, RAS and NCCL Inspector among the target; leave other files to other probes."""
     from ddx_tools.probes.nccl_log.live_ras import ask_job
     from ddx_tools.probes.nccl_log.material import live_job, read_paths
     from ddx_tools.sources.job_target import job_on
@@ -44,8 +44,10 @@ PROBE: Probe[NcclLogArgs] = Probe(
     "rank; with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,GRAPH,COLL also operations) and the output of `ncclras`: which ranks "
     "never finished setting up a communicator, which GPU, network and transports each uses, where hosts differ in "
     "version, settings or GPUDirect, which rank enqueued a different operation, size or data type than its peers, or "
-    "fewer operations; and NCCL's warnings. The log shows what was enqueued, never what finished.",
+    "fewer operations; and NCCL's warnings. The log shows what was enqueued, never what finished. The JSON lines of "
+    "NCCL Inspector (2.28 to 2.30) show that: which ranks have not finished a collective that their peers finished.",
     args=NcclLogArgs,
+    recognises={"nccl inspector": Later("ddx_tools.parsers.nccl.nccl_inspector:recognises")},
     shell_only=frozenset({"among_others"}),
     capture=capture,
     parse=Later("ddx_tools.probes.nccl_log.material:material_rows"),

@@ -120,10 +120,12 @@ def stack_rows(raw: Raw) -> Rows:
         except UnreadableInput as error:
             raw.problems.append(f"{item.source}: {error.message}")
             continue
+        program = _program_thread([thread for thread in threads if thread.pid in (0, item.facts["pid"])])
         for thread in threads:
             if thread.pid in (0, item.facts["pid"]):
                 host = item.facts.get("host") or raw.host
-                rows["stack_threads"].append(_thread_row(host, item, thread, texts, readings, native))
+                row = _thread_row(host, item, thread, texts, readings, native)
+                rows["stack_threads"].append(row if program is None else {**row, "is_main": thread is program})
                 rows["stack_frames"].extend(_frame_rows(host, item, thread, texts))
     for item in raw.of(THREADS):
         if item.facts.get("role") == CHILD and item.facts["phase"] == BEFORE:
@@ -140,6 +142,16 @@ def stack_rows(raw: Raw) -> Rows:
     ]
     rows["wait_counters"] = [row for item in raw.of(COUNTERS) for row in _counter_rows(raw.host, item)]
     return rows
+
+
+_RAYS_THREAD = "TrainingThread("
+"""Begins the name of the thread in which Ray Train calls the training function (train/v2/…/thread_runner.py, 2.61)."""
+
+
+def _program_thread(threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    """The thread that runs the training program, if it is not the interpreter's main thread."""
+    found = [thread for thread in threads if thread.name.startswith(_RAYS_THREAD)]
+    return found[0] if len(found) == 1 else None
 
 
 _MOST_COUNTERS = 500

@@ -148,9 +148,11 @@ def called_by_program(store: Store, view: RankView) -> list[Evidence]:
         "SELECT f.function, f.file, f.line, f.source_line FROM stack_frames f "
         "JOIN stack_threads t ON (t.host, t.pid, t.snapshot, t.tid) = (f.host, f.pid, f.snapshot, f.tid) "
         "WHERE t.is_main AND t.role = 'rank' AND t.host = ? AND t.pid = ? AND t.rank = ? AND NOT f.is_user "
+        "AND t.snapshot = (SELECT max(l.snapshot) FROM stack_threads l WHERE l.is_main AND l.role = 'rank' "
+        "AND (l.host, l.pid, l.rank) = (t.host, t.pid, t.rank)) "
         "AND f.depth < (SELECT min(u.depth) FROM stack_frames u WHERE u.is_user "
         "AND (u.host, u.pid, u.snapshot, u.tid) = (f.host, f.pid, f.snapshot, f.tid)) "
-        "ORDER BY t.snapshot DESC, f.depth DESC LIMIT 1",
+        "ORDER BY f.depth DESC LIMIT 1",
         [view.host, view.pid, view.rank],
     )
     return [

@@ -118,8 +118,8 @@ def awaited_if_hung(
     if graph is None or not ranks or len(ranks) >= half or len(graph.victims) < half:
         return []
     pointed = FindingPlace(shown(_entries(records, graph.holds)).evidence)
-    facts = {"waiting": len(graph.victims), "chain": list(graph.sentences)}
-    return [raising.if_hung(state, ranks, where(None), pointed, **facts)]
+    chain = list(graph.sentences)
+    return [raising.if_hung(state, ranks, where(None), pointed, waiting=len(graph.victims), chain=chain)]
 
 
 def alone_ahead(records: Records, fronts: Fronts, holds: Sequence[Recorded]) -> list[Finding]:

@@ -25,7 +25,7 @@ _MOST_TEXTS = 64
 _MOST_ROWS = 400
 """The maximum number of rows from one text."""
 _LONGEST_LINE = 500
-_READ_APART = {TextKind.RAS, TextKind.STACKS, TextKind.NOTE}
+_READ_APART = {TextKind.RAS, TextKind.INSPECTOR, TextKind.STACKS, TextKind.NOTE}
 
 
 def keep_texts(raw: Raw, host: Host, target: Sequence[str]) -> None:
