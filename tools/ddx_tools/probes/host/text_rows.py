@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from ddx_tools.model.files.rank_names import facts_of_name
-from ddx_tools.parsers.launch import process_table, scheduler_text
+from ddx_tools.parsers.launch import process_table, scheduler_text, slurm_json
 from ddx_tools.parsers.machine import (
     dcgm_json,
     disk_free,
@@ -66,6 +66,7 @@ _LINE_READERS: tuple[tuple[tuple[str, ...], LineReader], ...] = (
 _DOCUMENT_READERS: tuple[tuple[tuple[str, ...], DocumentReader], ...] = (
     (dcgm_json.NEEDLES, dcgm_json.read_dcgm),
     (gpud_json.NEEDLES, gpud_json.read_gpud),
+    (slurm_json.NEEDLES, slurm_json.read_slurm_json),
 )
 """Readers of JSON, which may have everything on one long line."""
 _NEEDLES = tuple(needles for needles, _ in (*_LINE_READERS, *_DOCUMENT_READERS))
