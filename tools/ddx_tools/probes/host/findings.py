@@ -24,6 +24,7 @@ from ddx_tools.probes.host.compare import comparison_findings
 from ddx_tools.probes.host.container import container_findings
 from ddx_tools.probes.host.fabric import fabric_findings
 from ddx_tools.probes.host.gpus import gpu_findings
+from ddx_tools.probes.host.hang_flags import hang_flag_findings
 from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
@@ -45,6 +46,7 @@ def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
         *kernel_findings(facts),
         *gpu_findings(facts),
         *health_check_findings(facts),
+        *hang_flag_findings(facts),
         *job_gpu_findings(facts),
         *limit_findings(facts),
         *container_findings(facts),
