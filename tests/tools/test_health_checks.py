@@ -35,7 +35,7 @@ def causes(name: str) -> list[str]:
 
 def test_a_memory_test_that_fails_names_the_gpu() -> None:
     faulty = one(findings("dcgmi_diag_4.json"), "gpu.memory_error")
-    assert (faulty.attributes["devices"], faulty.attributes["kind"]) == (["3"], "test_failed")
+    assert (faulty.attributes["devices"], faulty.attributes["kind"]) == (["3"], "memory_test")
     assert faulty.evidence[0].quote == '"warning" : "Found 12 faulty memory elements on GPU 3"'
     assert causes("dcgmi_diag_4.json")[:1] == ["gpu-memory-error"]
 

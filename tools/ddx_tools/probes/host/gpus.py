@@ -56,7 +56,7 @@ _MEMORY: tuple[tuple[str, tuple[str, ...], Severity, str], ...] = (
         Severity.FAILURE,
         "uncorrectable memory errors since the driver was loaded",
     ),
-    ("test_failed", ("memory_test_failed",), Severity.FAILURE, "a test of its memory found errors"),
+    ("memory_test", ("memory_test_failed",), Severity.FAILURE, "a test of its memory found errors"),
     (
         "remap_pending",
         ("remap_pending", "retire_pending"),
