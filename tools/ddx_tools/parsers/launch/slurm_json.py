@@ -43,7 +43,8 @@ def read_slurm_json(text: str) -> Iterator[HostFact]:
 
 def _job(document: JsonText, part: JsonPart) -> Iterator[HostFact]:
     record = part.value
-    accounted = record.get("state") if isinstance(record.get("state"), dict) else {}
+    of_state = record.get("state")
+    accounted = of_state if isinstance(of_state, dict) else {}
     job = _job_name(record)
     if job is None:
         return
