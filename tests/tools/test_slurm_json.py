@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from host_reading import CONSTRUCTED, codes, facts_in, findings_in, one
+from host_reading import CONSTRUCTED, RECORDED, codes, facts_in, findings_in, one
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +20,15 @@ def read(name: str) -> list[Finding]:
 def plain(findings: list[Finding]) -> list[tuple[Any, ...]]:
     """What findings say, without where they were read."""
     return [(one.code, one.severity, one.hosts, one.summary, one.attributes) for one in findings]
+
+
+@pytest.mark.parametrize(
+    ("name", "of_text"), [("squeue_jobs.json", "scontrol_jobs.txt"), ("sinfo_nodes.json", "scontrol_nodes.txt")]
+)
+def test_recorded_jobs_and_nodes_give_the_findings_of_the_text_of_that_moment(name: str, of_text: str) -> None:
+    found = findings_in((RECORDED / name).read_text())
+    assert found
+    assert plain(found) == plain(findings_in((RECORDED / of_text).read_text()))
 
 
 @pytest.mark.parametrize("name", ["sacct_22_05.json", "scontrol_jobs_24_05.json"])
@@ -36,9 +45,8 @@ def test_accounted_jobs_also_list_the_steps_that_ended_differently() -> None:
     assert (failed.attributes["signals"], failed.attributes["exit_codes"]["8101"]) == ([9], 1)
 
 
-@pytest.mark.parametrize("name", ["scontrol_node_24_05.json", "sinfo_node_22_05.json"])
-def test_nodes_give_the_findings_of_the_text(name: str) -> None:
-    assert plain(read(name)) == plain(read("scontrol_node_down.txt"))
+def test_nodes_give_the_findings_of_the_text() -> None:
+    assert plain(read("scontrol_node_24_05.json")) == plain(read("scontrol_node_down.txt"))
 
 
 def test_jobs_that_run_or_ended_well_raise_nothing() -> None:
