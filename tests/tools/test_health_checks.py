@@ -202,6 +202,8 @@ def _holders(value: Any) -> list[Any]:
         '[{"component": "accelerator-nvidia-x", "states": [' + "[" * 200_000,
         '{"test_categories": [{"tests": [{"name": ' + "9" * 10_000 + "}]}]}",
         '{"body":{"GPU":{"children":' * 2_000 + '"Health Monitor Report"',
+        f'[{{"component": {"[" * 800}{"]" * 800}, "states": [{{"health": "accelerator-nvidia-", "time": 1}}]}}]',
+        f'{{"test_categories": [{{"tests": [{{"name": {"[" * 800}{"]" * 800}, "results": []}}]}}]}}',
         '[{"component": "accelerator-nvidia-x", "states": {"a": 1}, "events": [1, null, "x"]}]',
     ],
 )

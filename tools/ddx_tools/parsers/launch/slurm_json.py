@@ -20,7 +20,7 @@ from typing import Any
 from ddx_tools.parsers.launch.scheduler_text import state_of_job
 from ddx_tools.parsers.machine.host_text import HostFact
 from ddx_tools.parsers.machine.json_text import JsonPart, JsonText
-from ddx_tools.parsers.plain_json import whole
+from ddx_tools.parsers.plain_json import text_of, whole
 
 NEEDLES = ('"job_state"', '"derived_exit_code"', '"slurmd_start_time"')
 
@@ -66,7 +66,7 @@ def _step(step: dict[str, Any]) -> dict[str, Any]:
 def _step_name(job: str, step: dict[str, Any]) -> str:
     named = step.get("step")
     number = named.get("id") if isinstance(named, dict) else None
-    name = str(number.get("step_id") if isinstance(number, dict) else number)[:80]
+    name = text_of(number.get("step_id") if isinstance(number, dict) else number, 80)
     return name if "." in name else f"{job}.{name}"
 
 

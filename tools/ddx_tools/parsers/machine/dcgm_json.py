@@ -22,6 +22,7 @@ from typing import Any
 
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine
 from ddx_tools.parsers.machine.json_text import JsonPart, JsonText
+from ddx_tools.parsers.plain_json import text_of
 
 NEEDLES = ('"test_categories"', '"Health Monitor Report"')
 
@@ -64,7 +65,7 @@ def read_dcgm(text: str) -> Iterator[HostFact]:
 
 
 def _test(document: JsonText, part: JsonPart, test: dict[str, Any]) -> Iterator[HostFact]:
-    name = str(test.get("name"))[:80]
+    name = text_of(test.get("name"), 80)
     results = _dicts(test.get("results"))
     reported: set[str] = set()
     for result in [*results, *(summary := _dicts([test.get("test_summary")]))]:
@@ -75,7 +76,7 @@ def _test(document: JsonText, part: JsonPart, test: dict[str, Any]) -> Iterator[
                 line = document.line(part, message)
                 yield from _found("dcgmi diag", name, message, _device(message, result), line, mild=severity in _MILD)
     if not reported and results:
-        states = {str(result.get("status")) for result in results}
+        states = {text_of(result.get("status")) for result in results}
         outcome = "failed" if "Fail" in states else "passed" if "Pass" in states else "skipped"
         values = {"tool": "dcgmi diag", "outcome": outcome}
         yield HostFact("health_check", name, document.line(part, test.get("name")), values)
@@ -96,8 +97,8 @@ def _device(message: str, result: dict[str, Any]) -> str | None:
     if found := _GPU.search(message):
         return found[1]
     if result.get("entity_group", "GPU") != "GPU":
-        return f"{result['entity_group']} {result.get('entity_id')}"[:40]
-    index = str(result.get("entity_id", result.get("gpu_id", result.get("gpu_ids"))))
+        return f"{text_of(result['entity_group'], 20)} {text_of(result.get('entity_id'), 20)}"
+    index = text_of(result.get("entity_id", result.get("gpu_id", result.get("gpu_ids"))))
     return index if index.isascii() and index.isdigit() and len(index) < 4 else None
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id
 from ddx_tools.parsers.machine.json_text import JsonPart, JsonText
+from ddx_tools.parsers.plain_json import text_of
 
 NEEDLES = ('"accelerator-nvidia-',)
 
@@ -41,7 +42,7 @@ def read_gpud(text: str) -> Iterator[HostFact]:
     document = JsonText(text)
     for part in document.objects(_COMPONENTS):
         info = part.value.get("info") if isinstance(part.value.get("info"), dict) else part.value
-        component = str(part.value.get("component"))[:80]
+        component = text_of(part.value.get("component"), 80)
         for state in _dicts(info, "states"):
             yield from _state(document, part, component, state)
         for event in _dicts(info, "events"):
@@ -49,18 +50,18 @@ def read_gpud(text: str) -> Iterator[HostFact]:
 
 
 def _state(document: JsonText, part: JsonPart, component: str, state: dict[str, Any]) -> Iterator[HostFact]:
-    outcome = _OUTCOMES.get(str(state.get("health")))
+    outcome = _OUTCOMES.get(text_of(state.get("health")))
     if outcome is None:
         return
     stated = state.get("reason") or state.get("error") or state.get("health")
-    reason = str(stated)[:1_000]
+    reason = text_of(stated)
     actions = state.get("suggested_actions")
     repairs = actions.get("repair_actions") if isinstance(actions, dict) else None
     values = {
         "tool": "GPUd",
         "outcome": outcome,
         "message": None if outcome == "passed" else reason[:300],
-        "action": ", ".join(str(one)[:40] for one in repairs[:4]) if isinstance(repairs, list) else None,
+        "action": ", ".join(text_of(one, 40) for one in repairs[:4]) if isinstance(repairs, list) else None,
     }
     line = document.line(part, stated)
     if outcome != "passed" and (found := _XID.search(reason)):
@@ -71,7 +72,7 @@ def _state(document: JsonText, part: JsonPart, component: str, state: dict[str, 
 
 
 def _event(document: JsonText, part: JsonPart, component: str, event: dict[str, Any]) -> Iterator[HostFact]:
-    message, kind = str(event.get("message"))[:1_000], str(event.get("type"))
+    message, kind = text_of(event.get("message")), text_of(event.get("type"))
     line = document.line(part, event.get("message"))
     if found := _XID.search(message):
         yield _xid(found, message, "Fatal" if kind == "Fatal" else "Nonfatal", line, _time_s(event))
@@ -112,7 +113,7 @@ def _known(component: str, reason: str, line: TextLine) -> Iterator[HostFact]:
 
 def _time_s(event: dict[str, Any]) -> float | None:
     try:
-        moment = dt.datetime.fromisoformat(str(event.get("time")))
+        moment = dt.datetime.fromisoformat(text_of(event.get("time")))
         return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
     except (ValueError, OverflowError):
         return None

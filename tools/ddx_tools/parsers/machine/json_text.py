@@ -15,7 +15,9 @@ from typing import Any
 
 from ddx_tools.parsers.machine.host_text import TextLine
 
+_DECODER = json.JSONDecoder()
 _MOST_ARRAYS = 64
+_MOST_OBJECTS = 50_000
 _GAP = re.compile(r"[\s,]{0,4096}")
 _WORD_CHARS = 60
 """How much of a value is searched for: whoever wrote the file may have escaped the rest differently."""
@@ -39,31 +41,31 @@ class JsonText:
 
     def objects(self, beginning: re.Pattern[str]) -> Iterator[JsonPart]:
         """Yield the objects after each match of an expression, up to the first one that is cut off or is no object."""
-        at = 0
+        at = objects = 0
         for _ in range(_MOST_ARRAYS):
             if not (found := beginning.search(self.text, at)):
                 return
             at = found.end()
-            while part := self._object(at):
+            while objects < _MOST_OBJECTS and (part := self._object(at)):
                 yield part
-                at = part.end
+                at, objects = part.end, objects + 1
             at = max(at, found.end() + 1)
 
     def _object(self, at: int) -> JsonPart | None:
         gap = _GAP.match(self.text, at)
         start = gap.end() if gap else at
         try:
-            value, end = json.JSONDecoder().raw_decode(self.text, start)
+            value, end = _DECODER.raw_decode(self.text, start)
         except (ValueError, RecursionError):
             return None
         return JsonPart(value, start, end) if isinstance(value, dict) else None
 
     def line(self, part: JsonPart, value: object = None) -> TextLine:
-        """Return the line of a part that holds a value, else its first line; of a long line only what is around it."""
+        """Return the line of a part that holds a text, else its first line; of a long line only what is around it."""
         at = part.start
-        if value is not None:
-            word = json.dumps(value, ensure_ascii=False)
-            word = word[: _WORD_CHARS + 1] if isinstance(value, str) else word
+        if isinstance(value, str):
+            word = json.dumps(value[:_WORD_CHARS], ensure_ascii=False)
+            word = word if len(value) <= _WORD_CHARS else word[:-1]
             at = max(self.text.find(word, part.start, part.end), part.start)
         number = bisect_right(self._breaks, at)
         begin = self._breaks[number - 1]
