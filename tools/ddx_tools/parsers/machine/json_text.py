@@ -61,7 +61,7 @@ class JsonText:
         return JsonPart(value, start, end) if isinstance(value, dict) else None
 
     def line(self, part: JsonPart, value: object = None) -> TextLine:
-        """Return the line of a part that holds a text, else its first line; of a long line only what is around it."""
+        """Return the line of a part that holds a text, else its first line; a long line begins at the key."""
         at = part.start
         if isinstance(value, str):
             word = json.dumps(value[:_WORD_CHARS], ensure_ascii=False)
@@ -71,7 +71,8 @@ class JsonText:
         begin = self._breaks[number - 1]
         end = self._breaks[number] - 1 if number < len(self._breaks) else len(self.text)
         if end - begin > _QUOTE_CHARS:
-            begin = max(begin, at - _WORD_CHARS // 2)
+            key = max(self.text.rfind(mark, max(0, at - _WORD_CHARS), at) for mark in ",{")
+            begin = max(begin, key + 1 if key >= 0 else at)
         return TextLine(number, self.text[begin : min(end, begin + _QUOTE_CHARS)].strip())
 
     @cached_property
