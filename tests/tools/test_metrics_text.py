@@ -52,20 +52,61 @@ def test_a_page_of_gpud_names_gpus_by_their_uuid() -> None:
     assert [one.attributes["reasons"] for one in of_code(found, "gpu.throttled")] == [["hw_thermal_slowdown"]]
 
 
-def test_error_counters_of_ports_are_read() -> None:
+def test_a_page_of_gpud_says_why_and_its_healthy_twin_nothing() -> None:
+    causes = [cause.id for cause in investigate([str(METRICS / "gpud.prom")]).diagnose().causes]
+    assert causes[:2] == ["gpu-fell-off-bus", "thermal-or-power-throttle"]
+    well = investigate([str(METRICS / "gpud_healthy.prom")])
+    assert not [finding for finding in well.findings if finding.severity is not Severity.INFO]
+    assert not well.diagnose().causes
+
+
+def test_error_counters_of_ports_and_interfaces_are_read() -> None:
+    found = {one.attributes["device"]: one for one in of_code(findings("node_exporter.prom"), "network.link_errors")}
+    assert found["mlx5_3"].attributes["counters"] == {"link_downed": 14, "symbol_error": 2_341_100}
+    assert found["mlx5_3"].attributes["port"] == 1
+    assert found["eth0"].attributes["counters"] == {"rx_errors": 51}
+    # Counters since boot show that a link had errors, not that it has them now.
+    assert {one.severity for one in found.values()} == {Severity.NOTICE}
+    assert not investigate([str(METRICS / "node_exporter.prom")]).diagnose().causes
+
+
+def test_a_healthy_page_of_node_exporter_counts_no_errors() -> None:
     with Store() as store:
-        investigate([str(METRICS / "node_exporter.prom")], store=store)
-        rows = store.query("SELECT subject, facts FROM host_facts WHERE topic = 'port_errors' ORDER BY subject")
-    assert [row["subject"] for row in rows] == ["mlx5_0", "mlx5_3"]
-    assert '"link_downed": 14' in rows[1]["facts"] and '"symbol_error": 2341100' in rows[1]["facts"]
+        found = investigate([str(METRICS / "node_exporter_healthy.prom")], store=store).findings
+        rows = store.query("SELECT subject FROM host_facts WHERE topic = 'port_errors' ORDER BY subject")
+    assert [row["subject"] for row in rows] == ["eth0", "lo", "mlx5_0", "mlx5_3"]
+    assert not of_code(found, "network.link_errors")
+
+
+def test_the_rank_on_which_no_operation_is_overdue_is_the_suspect() -> None:
+    investigation = investigate([str(METRICS / "xpu_timer_one_absent.prom")])
+    (late,) = of_code(investigation.findings, "rank.no_operation_overdue")
+    assert (late.ranks, late.hosts, late.attributes["minority"]) == ([5], ["llm-2-worker-0"], True)
+    diagnosis = investigation.diagnose()
+    assert [suspect.ranks for suspect in diagnosis.suspects] == [[5]]
+    assert diagnosis.verdict == "undecided"
+
+
+@pytest.mark.parametrize(("name", "overdue"), [("xpu_timer_some.prom", [0, 2, 5]), ("xpu_timer_all.prom", [*range(8)])])
+def test_if_most_or_none_have_an_overdue_operation_nobody_is_suspected(name: str, overdue: list[int]) -> None:
+    investigation = investigate([str(METRICS / name)])
+    (flagged,) = of_code(investigation.findings, "rank.operation_overdue")
+    assert flagged.ranks == overdue
+    assert not investigation.diagnose().suspects
+
+
+def test_a_job_without_overdue_operations_does_not_hang() -> None:
+    found = findings("xpu_timer_healthy.prom")
+    assert not [one for one in found if one.code.startswith("rank.")]
 
 
 @given(st.text(max_size=200))
 def test_hostile_samples_are_passed_over(text: str) -> None:
-    page = f"DCGM_FI_DEV_XID_ERRORS{{{text}}} 79\nDCGM_FI_DEV_XID_ERRORS{text}\nnode_infiniband_{text} 1e999\n".encode()
+    labels = f"DCGM_FI_DEV_XID_ERRORS{{{text}}} 79\nDCGM_FI_DEV_XID_ERRORS{text}\nnode_infiniband_{text} 1e999\n"
+    page = f'{labels}XPU_TIMER_COMMON_HANG{{rank="{text}"}} 1\n'.encode()
     assert recognises("x", page)
     for row in fact_rows(page, "x", "x"):
-        assert row["topic"] in ("kernel", "gpu_query", "port_errors", "nvlink")
+        assert row["topic"] in ("kernel", "gpu_query", "port_errors", "nvlink", "hang_flag")
 
 
 # --- how grave an Xid is

@@ -30,6 +30,7 @@ BLAMELESS = frozenset({"consequence", "nonfatal", "unclear"})
 _UNKNOWN = XidCode("a code unknown to ddx", "unknown", "several", "restart_job")
 _STATUS = re.compile(r"\(0x[0-9a-fA-F]{1,8} 0x([0-9a-fA-F]{1,8})\b")
 _FATAL = re.compile(r"\b(non-?)?fatal\b", re.IGNORECASE)
+_STATUS_BY_GPUD = re.compile(r"\(err status 0x([0-9a-fA-F]{1,8})\)")
 _UNIT = re.compile(r"(?:[A-Z][A-Z0-9_]{1,40}/)?([A-Z][A-Z0-9_]{1,40})\b")
 _RECOVERY = re.compile(r"recovery action changed from .{1,60}? to 0x([0-9a-fA-F]{1,4}) \(([^)]{1,60})\)", re.IGNORECASE)
 _RECOVERY_CHANGED = 154
@@ -70,6 +71,10 @@ def _details() -> dict[str, Any]:
 
 def _is_fatal(units: dict[str, list[int]], message: str) -> bool | None:
     if word := _FATAL.search(message):
+        # GPUd before 0.9 took some nonfatal errors for fatal ones, and does not name the unit.
+        given = _STATUS_BY_GPUD.search(message)
+        if word[1] is None and given and not any(int(given[1], 16) in fatal for fatal in units.values()):
+            return None
         return word[1] is None
     unit, status = _UNIT.match(message.lstrip(" ,")), _STATUS.search(message)
     if unit is None or status is None or unit[1] not in units:

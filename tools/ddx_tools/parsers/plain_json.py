@@ -24,6 +24,14 @@ def read_object(data: bytes | str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def text_of(value: object, most: int = 1_000) -> str:
+    """Return a text, cut to a number of characters, or a whole number as text; empty for anything else.
+
+    `str` of a deeply nested list would exceed the recursion limit.
+    """
+    return str(value)[:most] if isinstance(value, str) or type(value) is int else ""
+
+
 def whole(value: object, most: int = (1 << 31) - 1, least: int = 0) -> int | None:
     """Return a value if it is a whole number within bounds; else None."""
     return value if type(value) is int and least <= value <= most else None

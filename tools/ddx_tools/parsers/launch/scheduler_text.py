@@ -106,7 +106,7 @@ def _split(text: str, heading: str, names: list[str], spans: list[tuple[int, int
 
 
 def _job(line: TextLine, row: dict[str, str]) -> HostFact | None:
-    state = _state(row.get("state", ""))
+    state = state_of_job(row.get("state", ""))
     if not state or not re.match(r"\d", row.get("job", "")):
         return None
     code = _EXIT.match(row.get("exit", ""))
@@ -121,7 +121,8 @@ def _job(line: TextLine, row: dict[str, str]) -> HostFact | None:
     return HostFact("job_state", row["job"], line, values)
 
 
-def _state(text: str) -> str | None:
+def state_of_job(text: str) -> str | None:
+    """Return the state that sacct, squeue or scontrol prints for a job, in full; None for any other word."""
     text = _SHORT.get(text, text)
     found = _STATE.match(_BY_WHOM.sub("", text))
     if not found:
@@ -165,10 +166,10 @@ def _record(record: HostFact | None) -> Iterator[HostFact]:
             known = {name: value for name, value in of_node.items() if value}
             yield HostFact("node_state", record.subject, record.line, known)
         return
-    state_of_job = _state(keys.get("JobState", ""))
-    if not state_of_job:
+    ended = state_of_job(keys.get("JobState", ""))
+    if not ended:
         return
-    values: dict[str, Any] = {"state": state_of_job, "scheduler": "slurm", "lines": keys["lines"]}
+    values: dict[str, Any] = {"state": ended, "scheduler": "slurm", "lines": keys["lines"]}
     if code := _EXIT.match(keys.get("ExitCode", "")):
         values |= {"exit_code": int(code["code"]), "signal": int(code["signal"])}
     if (nodes := keys.get("NodeList")) and nodes != "(null)":

@@ -3,12 +3,15 @@
     DCGM_FI_DEV_XID_ERRORS{gpu="5",UUID="GPU-…",pci_bus_id="00000000:B7:00.0",Hostname="node2",…} 79
     accelerator_nvidia_xid_errors_total{gpud_component="…",uuid="GPU-…",xid="79"} 1
     node_infiniband_link_downed_total{device="mlx5_3",port="1"} 4
+    node_network_receive_errs_total{device="eth0"} 51
+    XPU_TIMER_COMMON_HANG{ip="11.36.23.0",job_name="…",local_rank="4",pod_name="…-worker-0",rank="4"} 1
 
 Names: dcgm-exporter 3.3 to 4.9 (etc/dcp-metrics-included.csv), GPUd 0.9 (components/accelerator/nvidia/*/metrics.go),
-node_exporter 1.9 (collector/infiniband_linux.go). DCGM's Xid is the last one since the exporter started. A page has no
-time stamp.
+node_exporter 1.9 (collector/infiniband_linux.go, netdev_common.go), xpu_timer of DLRover 0.6 (xpu_timer/common/manager.cc: an operation has run on the GPU for more than XPU_TIMER_HANG_TIMEOUT, 300 s
+by default). DCGM's Xid is the last one since the exporter started. A page has no time stamp.
 
-Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`; as in the readers of other texts.
+Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`, as in the readers of other texts;
+`hang_flag`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,13 @@ from typing import Any
 
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id
 
-NEEDLES = ("DCGM_FI_", "DCGM_EXP_", "accelerator_nvidia_", "node_infiniband_")
+NEEDLES = (
+    "DCGM_FI_", "DCGM_EXP_", "accelerator_nvidia_", "node_infiniband_",
+    "node_network_receive_errs_total", "node_network_transmit_errs_total", "XPU_TIMER_COMMON_HANG",
+)  # fmt: skip
+_HOST_LABELS = ("Hostname", "hostname", "node", "pod_name")
+_NO_HOST = (None, "", "NOT_SET")
+"""xpu_timer writes NOT_SET where a variable is missing."""
 _LEAST_BLANK = 9.2e18
 """DCGM writes the largest integers for missing values (DCGM_INT64_BLANK and above)."""
 
@@ -68,6 +77,10 @@ _PORT_ERRORS = (
     "port_constraint_errors_received", "port_constraint_errors_transmitted", "port_discards_transmitted",
     "symbol_error", "local_link_integrity_errors", "excessive_buffer_overrun_errors", "vl15_dropped",
 )  # fmt: skip
+_INTERFACE_ERRORS = {
+    "node_network_receive_errs_total": "rx_errors",
+    "node_network_transmit_errs_total": "tx_errors",
+}
 
 
 @dataclass
@@ -102,7 +115,7 @@ def read_metrics(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     page = _Page()
     for line in (line for line in lines if line.text.startswith(NEEDLES)):
         for name, labels, value in _samples(line.text):
-            host = labels.get("Hostname") or labels.get("hostname") or labels.get("node") or line.host
+            host = next((labels[name] for name in _HOST_LABELS if labels.get(name) not in _NO_HOST), line.host)
             where = TextLine(line.number, line.text, host, line.command)
             if code := _xid(name, labels, value):
                 times = 1 if name == "DCGM_FI_DEV_XID_ERRORS" else int(value)
@@ -160,15 +173,27 @@ def _take(page: _Page, name: str, labels: dict[str, str], value: float, line: Te
         if value > 0:
             errors[_NVLINK[name]] = _number(value)
             part.lines.setdefault("errors", [line.number, line.text.strip()])
+    elif name in _INTERFACE_ERRORS:
+        _port_errors(page, _INTERFACE_ERRORS[name], labels, value, line)
     elif (counter := name.removeprefix("node_infiniband_").removesuffix("_total")) in _PORT_ERRORS:
-        port = labels.get("port", "")
-        part = page.part("port_errors", line, labels.get("device", "?")[:60])
-        part.values.setdefault("port", int(port) if port.isascii() and port.isdigit() and len(port) < 6 else None)
-        part.values["looked_at"] = part.values.get("looked_at", 0) + 1
-        counters = part.values.setdefault("counters", {})
-        if value > 0:
-            counters[counter] = _number(value)
-            part.lines.setdefault("counters", [line.number, line.text.strip()])
+        _port_errors(page, counter, labels, value, line)
+    elif name == "XPU_TIMER_COMMON_HANG" and (rank := _small(labels.get("rank", ""))) is not None:
+        hang = {"rank": rank, "local_rank": _small(labels.get("local_rank", "")), "overdue": value > 0}
+        page.part("hang_flag", line, str(rank)).values.update(hang)
+
+
+def _port_errors(page: _Page, counter: str, labels: dict[str, str], value: float, line: TextLine) -> None:
+    part = page.part("port_errors", line, labels.get("device", "?")[:60])
+    part.values.setdefault("port", _small(labels.get("port", "")))
+    part.values["looked_at"] = part.values.get("looked_at", 0) + 1
+    counters = part.values.setdefault("counters", {})
+    if value > 0:
+        counters[counter] = _number(value)
+        part.lines.setdefault("counters", [line.number, line.text.strip()])
+
+
+def _small(label: str) -> int | None:
+    return int(label) if label.isascii() and label.isdigit() and len(label) < 6 else None
 
 
 def _number(value: float) -> int | float:

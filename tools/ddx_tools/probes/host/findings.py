@@ -27,6 +27,8 @@ from ddx_tools.probes.host.cut_pairs import cut_pair_findings
 from ddx_tools.probes.host.fabric import fabric_findings
 from ddx_tools.probes.host.gpu_activity import activity_findings
 from ddx_tools.probes.host.gpus import gpu_findings
+from ddx_tools.probes.host.hang_flags import hang_flag_findings
+from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
 from ddx_tools.probes.host.kernel import kernel_findings, mark_long_before
@@ -51,6 +53,8 @@ def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
         *kernel_findings(facts),
         *gpu_findings(facts),
         *activity_findings(facts),
+        *health_check_findings(facts),
+        *hang_flag_findings(facts),
         *job_gpu_findings(facts),
         *limit_findings(facts),
         *container_findings(facts),

@@ -12,7 +12,7 @@ from ddx_tools.model.grouping import gathered
 
 _HARD_REASONS = {"hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
 _UNAVAILABLE = {
-    "not_found": "nvidia-smi does not find a GPU that should be there",
+    "not_found": "a GPU that should be there was not found",
     "none_seen": "no GPU was found",
     "driver_not_running": "the NVIDIA driver does not answer",
     "nvml": "the NVIDIA management library cannot be used",
@@ -56,6 +56,7 @@ _MEMORY: tuple[tuple[str, tuple[str, ...], Severity, str], ...] = (
         Severity.FAILURE,
         "uncorrectable memory errors since the driver was loaded",
     ),
+    ("memory_test", ("memory_test_failed",), Severity.FAILURE, "a test of its memory found errors"),
     (
         "remap_pending",
         ("remap_pending", "retire_pending"),

@@ -236,7 +236,7 @@ def _links(kernel: list[HostFactRow]) -> Iterator[Finding]:
             "network.link_down",
             Severity.NOTICE if last == "up" else Severity.WARNING,
             downs,
-            f"The link of {device} went down{often}; at the end of the log it was {last}.",
+            f"The link of {device} went down{often}; its last known state is {last}.",
             device=device,
             state=last,
             times=len(downs),

@@ -52,7 +52,8 @@ PROBE = Probe(
         "lost between two readings, connections with unread bytes. Lists what is unknown here separately from what is "
         "healthy. Or reads pasted command output about a machine: dmesg, journalctl -k, nvidia-smi with -q, topo -m "
         "and nvlink, df, free, ulimit, lspci -vvv, ibstat, ibv_devinfo, show_gids, perfquery, ip, ss, ethtool, ps, "
-        "sacct, scontrol, kubectl describe pod, and saved /metrics pages of dcgm-exporter, GPUd and node_exporter; "
+        "sacct, scontrol and squeue (also --json), dcgmi diag -j and health -j, GPUd's states and events, kubectl "
+        "describe pod, and saved /metrics pages of dcgm-exporter, GPUd, node_exporter and xpu_timer; "
         "one file may contain several. With several hosts, it names the odd one."
     ),
     args=HostArgs,

@@ -159,6 +159,8 @@ _SHOWN: dict[str, Callable[[Values], str]] = {
     "pids": lambda values: f"{values['current']} of {values['most']}",
     "job": lambda values: f"{values['ranks_here']} of {values.get('world_size', '?')} ranks here",
     "unavailable": lambda values: str(values["why"]),
+    "health_check": lambda values: ": ".join([str(values["outcome"]), *filter(None, [values.get("message")])]),
+    "hang_flag": lambda values: "an operation is overdue" if values["overdue"] else "no operation is overdue",
 }
 """Other topics are shown with their original text."""
 

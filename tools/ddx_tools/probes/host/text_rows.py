@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any
 
 from ddx_tools.model.files.rank_names import facts_of_name
-from ddx_tools.parsers.launch import process_table, scheduler_text
+from ddx_tools.parsers.launch import process_table, scheduler_text, slurm_json
 from ddx_tools.parsers.machine import (
+    dcgm_json,
     disk_free,
+    gpud_json,
     ib_devices,
     ip_text,
     kernel_files,
@@ -29,13 +32,14 @@ from ddx_tools.parsers.machine import (
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, read_text, text_lines
 from ddx_tools.parsers.network import neighbours_text, path_text, ss_text
 
-Reader = Callable[[Sequence[TextLine]], Iterator[HostFact]]
+LineReader = Callable[[Sequence[TextLine]], Iterator[HostFact]]
+DocumentReader = Callable[[str], Iterator[HostFact]]
 
 MOST_FACTS = 20_000
 """The maximum number of facts per reader and file: a kernel log can repeat one message for days."""
 QUOTE_LIMIT = 300
 
-_READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
+_LINE_READERS: tuple[tuple[tuple[str, ...], LineReader], ...] = (
     (kernel_log.NEEDLES, kernel_log.read_kernel_log),
     (disk_free.NEEDLES, disk_free.read_disk_free),
     (disk_free.STAT_NEEDLES, disk_free.read_stat),
@@ -59,6 +63,13 @@ _READERS: tuple[tuple[tuple[str, ...], Reader], ...] = (
     (scheduler_text.NEEDLES, scheduler_text.read_scheduler),
     (metrics_text.NEEDLES, metrics_text.read_metrics),
 )
+_DOCUMENT_READERS: tuple[tuple[tuple[str, ...], DocumentReader], ...] = (
+    (dcgm_json.NEEDLES, dcgm_json.read_dcgm),
+    (gpud_json.NEEDLES, gpud_json.read_gpud),
+    (slurm_json.NEEDLES, slurm_json.read_slurm_json),
+)
+"""Readers of JSON, which may have everything on one long line."""
+_NEEDLES = tuple(needles for needles, _ in (*_LINE_READERS, *_DOCUMENT_READERS))
 
 
 _KERNEL_STAMP = re.compile(r"^(?:<\d{1,3}>)?\[ {0,8}\d{1,9}\.\d{6}\] |^\S.{14,40} kernel(?:\[\d{1,9}\])?: ", re.M)
@@ -79,8 +90,7 @@ def goes_on(head: bytes) -> bool:
 
 def says_something(data: bytes) -> bool:
     """Return whether `fact_rows` finds any fact in a text; stops at the first one."""
-    readers, lines = _readers_of(read_text(data))
-    return any(True for read in readers for _ in read(lines))
+    return any(True for facts in _facts(read_text(data)) for _ in facts)
 
 
 def _is_kernel_log(text: str) -> bool:
@@ -92,23 +102,35 @@ def _any_needle() -> Any:
     """A compiled search for the needles of all readers at once."""
     import re2
 
-    return re2.compile("|".join(re2.escape(needle) for needles, _ in _READERS for needle in needles))
+    return re2.compile("|".join(re2.escape(needle) for needles in _NEEDLES for needle in needles))
 
 
 def fact_rows(data: bytes, source: str, path: str) -> list[dict[str, Any]]:
     """Return the rows of `host_facts` in line order. `path` is the file's own name, which may name a host."""
-    readers, lines = _readers_of(read_text(data))
     named = facts_of_name(path).host
-    rows = [_row(fact, source, named) for read in readers for fact in islice(read(lines), MOST_FACTS)]
+    rows = [_row(fact, source, named) for facts in _facts(read_text(data)) for fact in islice(facts, MOST_FACTS)]
     return sorted(rows, key=lambda row: row["source_line"])
 
 
-def _readers_of(text: str) -> tuple[list[Reader], Sequence[TextLine]]:
-    """The readers that may find facts in a text, and its lines if there are any such readers."""
+def _facts(text: str) -> Iterator[Iterator[HostFact]]:
+    """What each reader finds that may find facts in a text."""
     numbers, reader_of = _needles()
     found = numbers.Match(text.encode("utf-8", "replace")) or ()
-    readers = [_READERS[number][1] for number in sorted({reader_of[needle] for needle in found})]
-    return readers, text_lines(text) if readers else []
+    readers = sorted({reader_of[needle] for needle in found})
+    lines = text_lines(text) if readers else []
+    for number in readers:
+        if number < len(_LINE_READERS):
+            yield _LINE_READERS[number][1](lines)
+        else:
+            _, read = _DOCUMENT_READERS[number - len(_LINE_READERS)]
+            yield (_on_its_host(fact, lines) for fact in read(text))
+
+
+def _on_its_host(fact: HostFact, lines: Sequence[TextLine]) -> HostFact:
+    """A fact from a document, with the host of the prompt above it."""
+    number = fact.line.number
+    host = lines[number - 1].host if number <= len(lines) else None
+    return replace(fact, line=replace(fact.line, host=host))
 
 
 @cache
@@ -121,7 +143,7 @@ def _needles() -> tuple[Any, list[int]]:
     options.log_errors = False
     together = re2.Set.SearchSet(options)
     reader_of = []
-    for number, (needles, _) in enumerate(_READERS):
+    for number, needles in enumerate(_NEEDLES):
         for needle in needles:
             together.Add(needle.encode())
             reader_of.append(number)
