@@ -27,6 +27,7 @@ from ddx_tools.probes.host.gpus import gpu_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
 from ddx_tools.probes.host.kernel import kernel_findings, mark_long_before
+from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import cut_pair_findings, loss_findings
 from ddx_tools.probes.host.scheduler import scheduler_findings
 
@@ -55,6 +56,7 @@ def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
         *link_width_findings(facts),
         *package_findings(facts),
         *scheduler_findings(facts),
+        *metrics_findings(facts),
         *comparison_findings(facts),
     ]
 
