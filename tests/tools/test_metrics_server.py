@@ -439,6 +439,12 @@ def test_what_is_no_server_is_refused(url: str) -> None:
         investigate([], prometheus=url)
 
 
+@pytest.mark.parametrize("stopped_s", [float("inf"), float("nan"), -1.0, 1e300])
+def test_what_is_no_time_is_refused(stopped_s: float) -> None:
+    with pytest.raises(UsageError):
+        ask_server(LocalHost("unknown"), "http://127.0.0.1:1", [stopped_s], HOSTS)
+
+
 # --- hostile answers and lines
 
 _TEXT = st.text(max_size=30)

@@ -59,6 +59,12 @@ def test_a_watchdog_tells_how_long_it_waited() -> None:
     assert found and (found.first_s, found.basis) == (T, "the wait that the watchdog reports")
 
 
+def test_an_impossible_time_shows_nothing() -> None:
+    watchdog = {"kind": "watchdog", "time_s": T, "details": '{"elapsed_ms": "9000000000000000000"}', "source": "a.log"}
+    found = silence({"log_events": [watchdog]})
+    assert found and (found.first_s, found.basis) == (T, "the first failure in the logs")
+
+
 def test_after_the_last_step_the_next_one_may_have_begun() -> None:
     found = silence(STEPS)
     assert found and (found.first_s, found.last_s, found.zone_known) == (T, T + 40, False)

@@ -12,6 +12,7 @@ _WRITTEN_WITHIN_S = 10.0
 """A log's last event and the last change of its file are at most so far apart, if both are of the same moment."""
 _ZONES_S = 1800.0
 _MOST_ZONES_S = 14 * 3600.0
+_LATEST_S = 1e10
 _LEAST_BLOCKED_S = 10.0
 
 
@@ -30,7 +31,7 @@ class StoppedAt:
 def silence_of(store: Store) -> StoppedAt | None:
     """When the job stopped; None if nothing shows it. Waits come before the steps that ended before them."""
     for known in (_of_records, _of_stacks, _of_watchdogs, _of_steps, _of_failures):
-        if found := known(store):
+        if (found := known(store)) and 0 < found.last_s < _LATEST_S:
             first_s = max(found.first_s, found.last_s - _LONGEST_S)
             return StoppedAt(first_s, found.last_s, found.basis, found.zone_known)
     return None

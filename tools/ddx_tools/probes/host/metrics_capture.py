@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ddx_tools.model.diagnosis import Missing, ProbeStatus
-from ddx_tools.model.errors import HostError
+from ddx_tools.model.errors import HostError, UsageError
 from ddx_tools.model.files.names import shown
 from ddx_tools.parsers.machine.metrics_series import HOST_LABELS, Series, clock, read_series, warnings_of
 from ddx_tools.parsers.machine.metrics_text import (
@@ -42,7 +42,7 @@ NIC_COUNTERS = {
 }
 """Source: node_exporter 1.9, collector/netdev_common.go and collector/vmstat_linux.go."""
 REPLAYS = "DCGM_FI_DEV_PCIE_REPLAY_COUNTER"
-VIOLATIONS = {"DCGM_FI_DEV_POWER_VIOLATION": "power", "DCGM_FI_DEV_THERMAL_VIOLATION": "thermal"}
+VIOLATIONS = ("DCGM_FI_DEV_POWER_VIOLATION", "DCGM_FI_DEV_THERMAL_VIOLATION")
 """Their unit differs between versions of DCGM (µs, ns), so only whether they grow counts."""
 
 _BEFORE_S = 900.0
@@ -54,6 +54,7 @@ _MOST_STEPS = 400
 _LIMIT_S = 4.0
 _MOST_BYTES = 32 << 20
 _MOST_NAMED = 6
+_LATEST_S = 1e10
 _VIRTUAL = "lo|veth.*|docker.*|br-.*|cni.*|cali.*|flannel.*|lxc.*|virbr.*|tap.*|tun.*"
 _WHY = "what the exporters on the hosts recorded before the job stopped (Xids, links, throttling) is unknown"
 
@@ -123,8 +124,13 @@ _OF_GPUS = ("Xids", "GPU error counters", "reasons for throttled clocks", "GPU r
 
 
 def ask_server(host: Host, address: str, stopped_s: Sequence[float], hosts: Sequence[str]) -> Raw:
-    """Ask about the job's hosts (`NAME`, or `NAME=ANOTHER NAME`; empty: unknown). Raises UsageError for a wrong URL."""
+    """Ask about the job's hosts (`NAME`, or `NAME=ANOTHER NAME`; empty: unknown).
+
+    Raises UsageError for a wrong URL or time.
+    """
     url = server_of(address)
+    if not all(0 <= time_s < _LATEST_S for time_s in stopped_s):
+        raise UsageError(f"{stopped_s} is not a time in seconds since the epoch", "For example: --stopped-s 1790000000")
     raw = Raw(host.name)
     window = Window.around(stopped_s, host.now())
     known = names_of_hosts(hosts)
