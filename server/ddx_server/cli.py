@@ -142,6 +142,16 @@ def why(
             "job, instead of looking on this host.",
         ),
     ] = "",
+    prometheus: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            show_default=False,
+            help="Also ask this Prometheus-compatible server what exporters recorded about the job's hosts before it "
+            "stopped: Xids, throttling, links, memory errors, OOM kills. A token, or USER:PASSWORD, comes from "
+            "DDX_PROMETHEUS_TOKEN.",
+        ),
+    ] = "",
     save: SAVE_OPTION = None,
     force: FORCE_OPTION = False,
     page: REPORT_OPTION = None,
@@ -187,6 +197,7 @@ def why(
             told=told,
             store=store,
             debug_server=debug_server or None,
+            prometheus=prometheus or None,
         )
         progress("judging")
         diagnosis = found.diagnose().model_copy(update={"shown_by": show_command(target or [], save)})

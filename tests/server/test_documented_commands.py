@@ -27,6 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("
 FIXTURES = ROOT / "tests/fixtures"
 
 ELSEWHERE = {
+    r"why .*--prometheus": "a metrics server: tests/tools/test_metrics_server.py",
     r"why$|why 4242|why --save|capture$|flight-recorder$|memory 4242": "a live job: tests/e2e/test_scenarios.py",
     r"(?:why|capture) --(?:hosts|slurm|k8s)": "other hosts: tests/e2e/test_hosts_over_ssh.py, test_many_hosts.py",
     r"(?:why|show waits --from|repro) hung/": "what practice.md leaves: tests/server/test_practice.py",

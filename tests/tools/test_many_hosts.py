@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from metrics_servers import Recorded, metrics_server
 from serve_session import ask
 from stack_bundles import packed
 
@@ -308,6 +309,17 @@ def test_what_reaches_a_host_can_be_typed_to() -> None:
 def test_without_hosts_this_machine_is_meant() -> None:
     assert reach_of() is None
     assert [step.probe.id for step in live_plan([])][:2] == ["jobs", "stacks"]
+
+
+def test_a_metrics_server_is_asked_about_hosts_that_answer_and_about_others(tmp_path: Path) -> None:
+    hosts, bundle = (*answers("stopped", tmp_path), "gone-1"), tmp_path / "bundle"
+    via = printing(tmp_path, {"gone-1": "echo Connection timed out >&2; exit 255"})
+    with metrics_server(Recorded(0, 0)) as server:
+        found = investigate([], bundle, reach=Reach(hosts, via), prometheus=server.url)
+        assert all(f"{host}(" in query for host in hosts for _, query, _ in server.asked)
+    lacks = f"{server.url} has no metrics of gone-1, host-0, host-1, host-2, host-3"
+    assert lacks in [gap.what for gap in found.missing]
+    assert lacks in [gap.what for gap in replay(bundle).missing]
 
 
 def test_a_model_asks_the_hosts_that_its_server_was_told(tmp_path: Path) -> None:

@@ -231,6 +231,7 @@ CREATE TABLE materials (
     size_bytes      BIGINT,   -- its size, unpacked; NULL if nobody noted it
     lines           BIGINT,   -- line ends, of a text that was read whole
     why_not_read    VARCHAR,  -- why it was not read, or not whole; NULL if it was
+    written_ns      BIGINT,   -- when it was last written to, ns since the epoch; of a copy, perhaps when it was copied
     source          VARCHAR   -- what evidence names
 );
 
@@ -290,7 +291,7 @@ CREATE VIEW watchdog_reports AS
 
 CREATE TABLE host_facts (
     host            VARCHAR,  -- host name, if a prompt, the line or the file's name says it
-    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_established | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state | health_check | hang_flag | traffic (bytes that an RDMA port, or all NVLinks of a GPU, carried so far)
+    topic           VARCHAR,  -- kernel | gpu | gpu_query | gpu_process | gpu_trouble | gpu_link | gpu_p2p | nic_link | nvlink | service | disk | inodes | limit | memory | cgroup | ib_port | gid | port_errors | interface | acs | pcie_link | ping | tcp_socket | tcp_established | tcp_counters | nic_counters | route | host_name | process | ptrace | cpu_quota | pids | pci_device | look | job | rank_process | held_process | unavailable | package | job_state | pod_state | node_state | health_check | hang_flag | oom_kills | targets_down | metric_changed | traffic (bytes that an RDMA port, or all NVLinks of a GPU, carried so far)
     subject         VARCHAR,  -- which one: a device, bus id, mount point, interface, limit, job; of kernel: what was logged
     facts           VARCHAR,  -- JSON object: the values, units in their names
     text            VARCHAR,  -- the words that say it, bounded

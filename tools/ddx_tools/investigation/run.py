@@ -29,6 +29,7 @@ from ddx_tools.investigation.session.capture import (
     result_of,
     run_step,
 )
+from ddx_tools.investigation.session.metrics import metrics_question
 from ddx_tools.investigation.session.plan import Step, debug_server_plan, file_plan, live_plan
 from ddx_tools.investigation.show.addresses import Names, names_of
 from ddx_tools.investigation.show.case import case_of
@@ -51,8 +52,9 @@ from ddx_tools.model.files.names import shown
 from ddx_tools.probes.declaration import Probe
 from ddx_tools.probes.registry import PROBES, probe_if_present
 from ddx_tools.sources.asked_host import AskedHost
-from ddx_tools.sources.bundle import Bundle, Manifest, claimed, is_bundle
+from ddx_tools.sources.bundle import Bundle, JournalEntry, Manifest, claimed, is_bundle
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, HostCall, Reply
+from ddx_tools.sources.hosts.metrics_client import server_of
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.sources.raw import Raw
@@ -95,32 +97,43 @@ def investigate(
     reach: Reach | None = None,
     told: Sequence[Finding] = (),
     debug_server: str | None = None,
+    prometheus: str | None = None,
 ) -> Investigation:
     """Investigate a live job (no target or pids), a bundle, or files and directories.
 
     With `reach`, the job is captured on all these hosts, and the target may add only files. `notes` are remarks about
     the job, saved with the rest. `told` are submitted facts and findings. With `save`, the bundle is saved there. A
     given `store` receives the rows and stays open. `debug_server` is HOST:PORT of torch's debug server, which is asked
-    about the job. Raises `UsageError` if the target cannot be used.
+    about the job; `prometheus` is the URL of a Prometheus server, which is asked about the job's hosts. Raises
+    `UsageError` if the target cannot be used.
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; omit it for the job on this host.")
+    prometheus = server_of(prometheus) if prometheus else None
     if debug_server:
         _refuse_other_jobs(target, reach)
         plan = [*debug_server_plan(debug_server), *(file_plan(absolute_target(target)) if target else ())]
         return capture_steps(
-            [*plan, *_note_steps(notes)], absolute_target(target), save, progress, machine, store, told
+            [*plan, *_note_steps(notes)],
+            absolute_target(target),
+            save,
+            progress,
+            machine,
+            store,
+            told,
+            prometheus=prometheus,
         )
     if reach:
-        return investigate_hosts(reach, live_plan([], among_others=True), target, save, progress, notes, store, told)
+        plan = live_plan([], among_others=True)
+        return investigate_hosts(reach, plan, target, save, progress, notes, store, told, prometheus=prometheus)
     if bundle := bundle_of(target):
-        return replay(bundle, progress, notes, store, told)
+        return replay(bundle, progress, notes, store, told, prometheus=prometheus)
     for item in target:
         _refuse_absent(item)
     absolute = absolute_target(target)
     paths, pids = paths_and_pids(absolute)
     plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
-    return capture_steps(plan, absolute, save, progress, machine, store, told)
+    return capture_steps(plan, absolute, save, progress, machine, store, told, prometheus=prometheus)
 
 
 def _refuse_other_jobs(target: Sequence[str], reach: Reach | None) -> None:
@@ -146,6 +159,8 @@ def investigate_hosts(
     notes: Sequence[str] = (),
     kept: Store | None = None,
     told: Sequence[Finding] = (),
+    *,
+    prometheus: str | None = None,
 ) -> Investigation:
     """Run steps on many hosts, collect their rows, and judge them together; see `investigate`.
 
@@ -170,9 +185,10 @@ def investigate_hosts(
         with capture_here(besides, brought, paths, this_machine) as captured:
             came = gather(reach, plan, store, Path(scratch), progress, raw=save is not None)
             captured = replace(captured, steps=[*plan, *besides], brought=None, live=False)
-            found = conclude(store, captured, progress, told, came=came)
+            found = conclude(store, captured, progress, told, came=came, prometheus=prometheus)
         if save:
-            merge([*came.parts, *([BundlePart(brought)] if besides else [])], directory, came.asked)
+            own = [BundlePart(brought)] if besides or prometheus else []
+            merge([*came.parts, *own], directory, came.asked)
         return found
 
 
@@ -226,8 +242,13 @@ def replay(
     notes: Sequence[str] = (),
     store: Store | None = None,
     told: Sequence[Finding] = (),
+    *,
+    prometheus: str | None = None,
 ) -> Investigation:
-    """Investigate a bundle with the same code as a live job; `notes` and `told` are added to its contents."""
+    """Investigate a bundle with the same code as a live job; `notes` and `told` are added to its contents.
+
+    `prometheus` is the URL of a metrics server to ask now; without it, a bundle's own answers of one are replayed.
+    """
 
     def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
         known = [(run, probe_if_present(run.probe)) for run in manifest.probes]
@@ -235,7 +256,8 @@ def replay(
         return [(run.host, Step(reader, run.args)) for run, reader in known if reader]
 
     absent: dict[str, None] = {}
-    found = replay_steps(path, as_captured, progress, _note_steps(notes), store, told, follow=True)
+    on_top = _note_steps(notes)
+    found = replay_steps(path, as_captured, progress, on_top, store, told, follow=True, prometheus=prometheus)
     found.missing += [
         Missing(what=f"the probe {name} is not installed here", why_it_matters=NOT_LOOKED_AT) for name in absent
     ]
@@ -251,10 +273,11 @@ def replay_steps(
     told: Sequence[Finding] = (),
     *,
     follow: bool = False,
+    prometheus: str | None = None,
 ) -> Investigation:
     """Run steps against the hosts of a bundle; with `follow`, also run the next checks. See `capture_recorded`."""
     with capture_recorded(path, choose, progress, on_top) as (captured, bundle), _opened(kept) as store:
-        found = conclude(store, captured, progress, told, follow=bundle if follow else None)
+        found = conclude(store, captured, progress, told, follow=bundle if follow else None, prometheus=prometheus)
         found.lacking = bundle.gaps(found.missing)
         found.missing += found.lacking
         return found
@@ -316,6 +339,8 @@ def capture_steps(
     machine: Machine = this_machine,
     kept: Store | None = None,
     told: Sequence[Finding] = (),
+    *,
+    prometheus: str | None = None,
 ) -> Investigation:
     """Run steps against this machine and judge the results; see `investigate`."""
     with (
@@ -323,7 +348,7 @@ def capture_steps(
         _opened(kept) as store,
         capture_here(plan, directory, target, machine, progress, kept=save is not None) as captured,
     ):
-        return conclude(store, captured, progress, told)
+        return conclude(store, captured, progress, told, prometheus=prometheus)
 
 
 def conclude(
@@ -334,10 +359,12 @@ def conclude(
     *,
     came: HostsGathered | None = None,
     follow: Bundle | None = None,
+    prometheus: str | None = None,
 ) -> Investigation:
     """Read a capture into the store, let every probe analyse it, and judge the findings.
 
     `came` are the answers of many hosts, whose rows are already in the store. `follow` is the bundle for next checks.
+    `prometheus` is the URL of a metrics server, which is asked once it is known about which hosts and which time.
     Raises UsageError if no probe can use the user's files.
     """
     found = Investigation(live=captured.live)
@@ -351,17 +378,45 @@ def conclude(
         _refuse_nothing([raw for _, raw in captured.raws], captured.manifest.target, captured.brought)
     _note_asked(store, found, came.asked if came else captured.manifest.asked)
     _note_intakes(store, found, captured.hosts)
+    steps, journal = list(captured.steps), list(captured.manifest.journal)
+    if prometheus:
+        live = captured.live or came is not None
+        asked = metrics_question(store, prometheus, this_machine(UNKNOWN_HOST), live=live)
+        found.missing += asked.missing
+        steps.append(asked.step)
+        journal = _ask_besides(store, found, captured, asked.step, progress)
     # Sorting the rows of thousands of ranks takes seconds, and with several probes nobody reads them.
-    _analyse(store, found, captured.steps, progress, shown=not came or len(came.said.results) == 1)
+    _analyse(store, found, steps, progress, shown=not came or len(came.said.results) == 1)
     if follow:
         _follow(store, found, follow, {step.probe.id for step in captured.steps}, progress)
-    names = names_of(captured.manifest.journal, captured.manifest.target, kept=captured.kept)
-    found.origins = origins(captured.manifest.journal)
+    names = names_of(journal, captured.manifest.target, kept=captured.kept)
+    found.origins = origins(journal)
     if came:
         names.places |= came.said.opens
         found.origins |= came.said.origins
     _look_closer(store, found, names, told)
     return found
+
+
+def _ask_besides(
+    store: Store, found: Investigation, captured: Captured, step: Step, progress: Progress
+) -> list[JournalEntry]:
+    """Run one more step on this machine, and read its answers. Returns the journal with them.
+
+    What is asked about a bundle is not added to it.
+    """
+    journal = captured.manifest.journal
+    if captured.ask:
+        raw = captured.ask(step)
+    else:
+        with (
+            temporary_directory("asked") as scratch,
+            capture_here([step], Path(scratch) / "bundle", [], this_machine, progress, kept=False) as here,
+        ):
+            raw, journal = here.raws[0][1], [*journal, *here.manifest.journal]
+    _parse(store, found, step, raw)
+    found.looked_at += raw.searched
+    return journal
 
 
 def _look_closer(store: Store, found: Investigation, names: Names, told: Sequence[Finding]) -> None:

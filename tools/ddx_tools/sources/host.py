@@ -270,3 +270,13 @@ class Host(ABC):
         """The report of NCCL's RAS at `HOST:PORT` on a job: JSON, or text from an old NCCL."""
         options = {"timeout_s": timeout_s, "max_bytes": max_bytes}
         return self.answer(HostCall("ras", address, options, "log")).checked()
+
+    def metrics(
+        self, url: str, query: str, *, start_s: float, end_s: float, step_s: float, timeout_s: float, max_bytes: int
+    ) -> Reply:
+        """The values of metrics over time, from the Prometheus server at a URL that the user named.
+
+        The reply has one line for each series; see `ddx_tools.parsers.machine.metrics_series`.
+        """
+        key = json.dumps([url, query, start_s, end_s, step_s])
+        return self.answer(HostCall("metrics", key, {"timeout_s": timeout_s, "max_bytes": max_bytes}, "log")).checked()

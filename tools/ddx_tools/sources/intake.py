@@ -412,5 +412,6 @@ def _row(material: Material, host: str) -> dict[str, Any]:
         "size_bytes": material.size_bytes,
         "lines": material.head.count(b"\n") if is_whole_text else None,
         "why_not_read": material.why_not,
+        "written_ns": material.written_ns,
         "source": material.source or material.path,
     }

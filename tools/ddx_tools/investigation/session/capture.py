@@ -81,6 +81,8 @@ class Captured:
     live: bool = False
     kept: bool = True
     """Whether the bundle can be opened later."""
+    ask: Callable[[Step], Raw] | None = None
+    """Runs one more step here and keeps its answers in the same bundle; None for a recorded capture."""
 
 
 def run_step(step: Step, host: Host, *, patient: bool = False) -> Raw:
@@ -127,12 +129,19 @@ def capture_here(
     hosts = RecordingHosts(writer, machine)
     captured = Captured(writer.manifest, list(plan), brought=hosts.brought, kept=kept)
     asked = dict.fromkeys([hosts.brought])
+
+    def ask(step: Step) -> Raw:
+        progress(step.probe.title.lower())
+        host = hosts.of(step)
+        raw = run_step(step, host, patient=patient)
+        captured.raws.append((step, raw))
+        asked[host] = None
+        return raw
+
+    captured.ask = ask
     try:
         for step in plan:
-            progress(step.probe.title.lower())
-            host = hosts.of(step)
-            captured.raws.append((step, run_step(step, host, patient=patient)))
-            asked[host] = None
+            ask(step)
         captured.hosts = list(asked)
         captured.live = any(name != UNKNOWN_HOST for name in writer.manifest.hosts)
         yield captured

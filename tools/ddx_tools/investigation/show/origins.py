@@ -10,6 +10,7 @@ from ddx_tools.sources.bundle import JournalEntry
 _WORDS = {"read": "", "stack": "py-spy dump --pid ", "processes": "the process table"}
 _AGENT_KEY = re.compile(r'"pid": (?P<pid>\d{1,10}), "rank": (?P<rank>\d{1,10}),')
 """Matches a request to an agent, which is JSON with sorted keys."""
+_SERVER = re.compile(r'\["(https?://[^"]{1,600})"')
 
 
 def origins(journal: Sequence[JournalEntry]) -> dict[str, str]:
@@ -20,6 +21,8 @@ def origins(journal: Sequence[JournalEntry]) -> dict[str, str]:
 def _origin(entry: JournalEntry) -> str:
     if entry.op == "agent" and (asked := _AGENT_KEY.search(entry.key)):
         return f"the agent in rank {asked['rank']}, pid {asked['pid']}"
+    if entry.op == "metrics" and (server := _SERVER.search(entry.key)):
+        return f"{server[1]}/api/v1/query_range"
     return _WORDS.get(entry.op, f"{entry.op} ") + entry.key
 
 

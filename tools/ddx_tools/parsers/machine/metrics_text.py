@@ -7,16 +7,17 @@
     XPU_TIMER_COMMON_HANG{ip="11.36.23.0",job_name="…",local_rank="4",pod_name="…-worker-0",rank="4"} 1
 
 Names: dcgm-exporter 3.3 to 4.9 (etc/dcp-metrics-included.csv), GPUd 0.9 (components/accelerator/nvidia/*/metrics.go),
-node_exporter 1.9 (collector/infiniband_linux.go, netdev_common.go), xpu_timer of DLRover 0.6 (xpu_timer/common/manager.cc: an operation has run on the GPU for more than XPU_TIMER_HANG_TIMEOUT, 300 s
-by default). DCGM's Xid is the last one since the exporter started. A page has no time stamp.
+node_exporter 1.9 (collector/infiniband_linux.go, netdev_common.go), xpu_timer of DLRover 0.6
+(xpu_timer/common/manager.cc: an operation has run on the GPU for more than XPU_TIMER_HANG_TIMEOUT, 300 s by default).
+DCGM's Xid is the last one since the exporter started. A page has no time stamp; `metrics_series` reads the same metrics
+with their times.
 
-Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`, as in the readers of other texts;
-`hang_flag`.
+Topics: `kernel` (Xids), `gpu_query`, `nvlink`, `port_errors`, as in the readers of other texts; `hang_flag`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,7 @@ NEEDLES = (
 _HOST_LABELS = ("Hostname", "hostname", "node", "pod_name")
 _NO_HOST = (None, "", "NOT_SET")
 """xpu_timer writes NOT_SET where a variable is missing."""
-_LEAST_BLANK = 9.2e18
+LEAST_BLANK = 9.2e18
 """DCGM writes the largest integers for missing values (DCGM_INT64_BLANK and above)."""
 
 _OF_A_GPU: dict[str, str] = {
@@ -62,7 +63,7 @@ _REASON_BITS = {
     0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
 }  # fmt: skip
 """nvmlClocksEventReasons from nvml.h, without those that are part of normal operation."""
-_REASON_MASKS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
+REASON_MASKS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
 _NVLINK = {
     "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": "CRC FLIT errors",
     "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "CRC data errors",
@@ -81,6 +82,14 @@ _INTERFACE_ERRORS = {
     "node_network_receive_errs_total": "rx_errors",
     "node_network_transmit_errs_total": "tx_errors",
 }
+LAST_XID = "DCGM_FI_DEV_XID_ERRORS"
+COUNTED_XIDS = ("DCGM_EXP_XID_ERRORS_COUNT", "accelerator_nvidia_xid_errors_total")
+_READINGS = ("temperature_c", "clock_sm_mhz", "power_w", "power_cap_w", "utilisation_percent")
+GPU_READINGS = tuple(name for name, value in _OF_A_GPU.items() if value in _READINGS)
+GPU_STATES = (*REASON_MASKS, *_REASONS)
+"""Metrics whose values show why clocks are throttled at that moment."""
+GPU_COUNTERS = (*(name for name, value in _OF_A_GPU.items() if value not in _READINGS), *_NVLINK)
+PORT_COUNTERS = tuple(f"node_infiniband_{name}_total" for name in _PORT_ERRORS)
 
 
 @dataclass
@@ -110,18 +119,37 @@ class _Page:
             yield HostFact(topic, subject, part.line, {**part.values, "lines": part.lines})
 
 
+@dataclass(frozen=True)
+class MetricSample:
+    """One value of a metric, and the line that shows it; `line.host` is the host that it is about."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+    line: TextLine
+
+
 def read_metrics(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     """Yield the facts in a page's known metrics, Xids first."""
+    known = (line for line in lines if line.text.startswith(NEEDLES))
+    return sample_facts(
+        MetricSample(name, labels, value, TextLine(line.number, line.text, host, line.command))
+        for line in known
+        for name, labels, value in _samples(line.text)
+        for host in [next((labels[name] for name in _HOST_LABELS if labels.get(name) not in _NO_HOST), line.host)]
+    )
+
+
+def sample_facts(samples: Iterable[MetricSample]) -> Iterator[HostFact]:
+    """Yield the facts in samples of known metrics, Xids first."""
     page = _Page()
-    for line in (line for line in lines if line.text.startswith(NEEDLES)):
-        for name, labels, value in _samples(line.text):
-            host = next((labels[name] for name in _HOST_LABELS if labels.get(name) not in _NO_HOST), line.host)
-            where = TextLine(line.number, line.text, host, line.command)
-            if code := _xid(name, labels, value):
-                times = 1 if name == "DCGM_FI_DEV_XID_ERRORS" else int(value)
-                yield HostFact("kernel", "xid", where, {"xid": code, "device": _gpu(labels), "times": times})
-            elif value < _LEAST_BLANK:
-                _take(page, name, labels, value, where)
+    for sample in samples:
+        if code := _xid(sample.name, sample.labels, sample.value):
+            times = 1 if sample.name == LAST_XID else int(sample.value)
+            values = {"xid": code, "device": gpu_of(sample.labels), "times": times}
+            yield HostFact("kernel", "xid", sample.line, values)
+        elif sample.value < LEAST_BLANK:
+            _take(page, sample.name, sample.labels, sample.value, sample.line)
     yield from page.facts()
 
 
@@ -138,18 +166,18 @@ def _samples(text: str) -> list[tuple[str, dict[str, str], float]]:
 
 def _xid(name: str, labels: dict[str, str], value: float) -> int | None:
     """The code of an Xid in a sample; None if there is none."""
-    if name == "DCGM_FI_DEV_XID_ERRORS":
+    if name == LAST_XID:
         return int(value) if 0 < value < 10_000 else None
-    counted = name in ("DCGM_EXP_XID_ERRORS_COUNT", "accelerator_nvidia_xid_errors_total")
+    counted = name in COUNTED_XIDS
     told = labels.get("xid", "")
     return (
         int(told)
-        if counted and 0 < value < _LEAST_BLANK and told.isascii() and told.isdigit() and len(told) < 5
+        if counted and 0 < value < LEAST_BLANK and told.isascii() and told.isdigit() and len(told) < 5
         else None
     )
 
 
-def _gpu(labels: dict[str, str]) -> str:
+def gpu_of(labels: dict[str, str]) -> str:
     """The bus id of a GPU, else its index, else its UUID."""
     if labels.get("pci_bus_id"):
         return bus_id(labels["pci_bus_id"])[:40]
@@ -158,15 +186,15 @@ def _gpu(labels: dict[str, str]) -> str:
 
 def _take(page: _Page, name: str, labels: dict[str, str], value: float, line: TextLine) -> None:
     if name in _OF_A_GPU:
-        page.part("gpu_query", line, _gpu(labels)).set(_OF_A_GPU[name], _number(value), line)
-    elif name in _REASON_MASKS or name in _REASONS:
+        page.part("gpu_query", line, gpu_of(labels)).set(_OF_A_GPU[name], _number(value), line)
+    elif name in REASON_MASKS or name in _REASONS:
         set_ = [_REASONS[name]] if name in _REASONS and value else []
-        set_ += [word for bit, word in _REASON_BITS.items() if name in _REASON_MASKS and int(value) & bit]
+        set_ += [word for bit, word in _REASON_BITS.items() if name in REASON_MASKS and int(value) & bit]
         if set_:
-            part = page.part("gpu_query", line, _gpu(labels))
+            part = page.part("gpu_query", line, gpu_of(labels))
             part.set("throttle_reasons", sorted({*part.values.get("throttle_reasons", ()), *set_}), line)
     elif name in _NVLINK:
-        part = page.part("nvlink", line, f"GPU{_gpu(labels)}")
+        part = page.part("nvlink", line, f"GPU{gpu_of(labels)}")
         part.values.setdefault("links", 1)
         part.values.setdefault("inactive", [])
         errors = part.values.setdefault("errors", {})

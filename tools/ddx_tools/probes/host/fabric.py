@@ -166,7 +166,11 @@ def _gids(ports: list[HostFactRow], gids: list[HostFactRow]) -> Iterator[Finding
 
 
 def _errors(readings: list[HostFactRow]) -> Iterator[Finding]:
-    by_port = gathered((f"{reading.subject}:{reading.values.get('port', '')}", reading) for reading in readings)
+    # What this machine counts now and what a metrics server recorded are two counts, perhaps of two namespaces.
+    by_port = gathered(
+        ((reading.subject, reading.values.get("port"), reading.values.get("of_series")), reading)
+        for reading in readings
+    )
     for of_port in by_port.values():
         last = of_port[-1]
         counters: dict[str, int] = last.values["counters"]

@@ -32,6 +32,7 @@ from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
 from ddx_tools.probes.host.kernel import kernel_findings, mark_long_before
+from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import scheduler_findings
 
@@ -67,6 +68,7 @@ def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:
         *link_width_findings(facts),
         *package_findings(facts),
         *scheduler_findings(facts),
+        *metrics_findings(facts),
         *comparison_findings(facts),
     ]
 

@@ -76,7 +76,7 @@ def _xids(kernel: list[HostFactRow]) -> Iterator[Finding]:
             "gpu.xid",
             Severity.FAILURE if severe else Severity.INFO if code.class_ in BLAMELESS else Severity.WARNING,
             group,
-            f"Xid {number} on GPU {devices_text(devices)}: {code.meaning}.",
+            f"Xid {number} on GPU {devices_text(devices)}{_when(group)}: {code.meaning}.",
             xid=number,
             devices=devices,
             meaning=code.meaning,
@@ -91,6 +91,12 @@ def _xids(kernel: list[HostFactRow]) -> Iterator[Finding]:
         if code.class_ == "nvlink":
             words = f"NVLink errors (Xid {number}) on GPU {devices_text(devices)}."
             yield finding("gpu.nvlink_error", Severity.FAILURE, group, words, devices=devices, what="xid")
+
+
+def _when(group: list[HostFactRow]) -> str:
+    """When the first of several events was, if a metrics server dates it."""
+    known = [fact.values for fact in group if "when" in fact.values]
+    return f", {min(known, key=lambda values: float(values['time_s']))['when']}" if known else ""
 
 
 def _code(fact: HostFactRow) -> XidCode:

@@ -37,7 +37,10 @@ def loss_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     for readings in by_place(of_topic(facts, "tcp_counters")):
         live = readings[0].host is not None and readings[0].host in looked_at
         yield from _sent_again_now(readings) if live else _sent_again(readings)
-    by_device = gathered(((counters.host, counters.subject), counters) for counters in of_topic(facts, "nic_counters"))
+    by_device = gathered(
+        ((counters.host, counters.subject, counters.values.get("of_series")), counters)
+        for counters in of_topic(facts, "nic_counters")
+    )
     for readings in by_device.values():
         yield from _dropped(readings)
 

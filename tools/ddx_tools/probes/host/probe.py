@@ -17,6 +17,23 @@ class HostArgs(ProbeArgs):
         description="Empty: this machine and the job on it. A pid: this machine as that process sees it. Or files "
         "with command output (df, lspci, nvidia-smi, dmesg, …), and directories of such files.",
     )
+    prometheus: str = Field(
+        default="",
+        description="URL of a Prometheus-compatible server: ask it what exporters recorded about hosts before the job "
+        "stopped, instead of capturing this machine. A token, or USER:PASSWORD, comes from DDX_PROMETHEUS_TOKEN.",
+    )
+    stopped_s: list[float] = Field(
+        default_factory=list,
+        max_length=2,
+        description="With --prometheus: when the job stopped, in seconds since the epoch; two times for the first and "
+        "the last possible one. Default: now.",
+    )
+    of_host: list[str] = Field(
+        default_factory=list,
+        max_length=10_000,
+        description="With --prometheus: a host of the job, also as NAME=ADDRESS; repeatable. Without any, what the "
+        "server says decides nothing.",
+    )
     interval_s: float = Field(
         default=1.0,
         ge=0,
@@ -29,6 +46,10 @@ def capture(host: Host, args: HostArgs) -> Raw:
     """Capture the machine, or keep the given files that contain a text about one and ignore the others."""
     from ddx_tools.probes.host.capture import look, read_files
 
+    if args.prometheus:
+        from ddx_tools.probes.host.metrics_capture import ask_server
+
+        return ask_server(host, args.prometheus, args.stopped_s, args.of_host)
     if args.paths:
         return read_files(host, args.paths)
     return look(host, [int(pid) for pid in args.target], args.interval_s)
@@ -38,8 +59,9 @@ def parse(raw: Raw) -> Rows:
     """Return the rows of `host_facts`."""
     from ddx_tools.probes.host.capture import text_rows
     from ddx_tools.probes.host.capture_rows import looked_rows
+    from ddx_tools.probes.host.metrics_rows import series_rows
 
-    return merge_rows([text_rows(raw), looked_rows(raw)])
+    return merge_rows([text_rows(raw), looked_rows(raw), series_rows(raw)])
 
 
 PROBE = Probe(
@@ -59,6 +81,7 @@ PROBE = Probe(
     args=HostArgs,
     capture=capture,
     parse=parse,
+    shell_only=frozenset({"prometheus", "stopped_s", "of_host"}),
     recognises={"machine text": Later("ddx_tools.probes.host.text_rows:recognises")},
     rests_on=("host_facts",),
     analyse=Later("ddx_tools.probes.host.findings:machine_findings"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import urlsplit
 
@@ -13,6 +16,26 @@ from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.name_lookup import addresses_of
 
 _SUCCESS = range(200, 300)
+_LEAST_S = 0.05
+
+
+@dataclass(frozen=True)
+class HttpRequest:
+    """A request to one endpoint."""
+
+    method: str
+    url: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HttpAnswer:
+    """An answer with any status; `data` has at most one byte more than was allowed."""
+
+    status: int
+    reason: str
+    data: bytes
 
 
 def fetch(call: HostCall) -> Reply:
@@ -20,38 +43,46 @@ def fetch(call: HostCall) -> Reply:
     method, _, url = call.key.partition(" ")
     if not url.startswith(("http://", "https://")):
         raise HostError(f"{url}: only http and https endpoints can be asked", "")
-    limit_s = call.options["timeout_s"]
+    limit_s, most = call.options["timeout_s"], call.options["max_bytes"]
     expired = threading.Event()
     try:
-        data, truncated = _asked(method, url, limit_s, call.options["max_bytes"], expired)
+        answer = exchange(HttpRequest(method, url, b"" if method == "POST" else None), limit_s, most, expired)
+        if answer.status not in _SUCCESS:
+            raise HTTPException(f"{answer.status} {answer.reason}")
     except (OSError, HTTPException, ValueError) as error:
         if expired.is_set() or isinstance(error, TimeoutError):
             raise TimedOut(f"{url} did not answer within {limit_s:g} s", "") from error
         raise NotFound(f"{url}: {error}", "") from error
     if expired.is_set():  # an answer without a length looks complete where it was cut off
         raise TimedOut(f"{url} did not answer within {limit_s:g} s", "")
-    return Reply(data, truncated=truncated)
+    return Reply(answer.data[:most], truncated=len(answer.data) > most)
 
 
-def _asked(method: str, url: str, limit_s: float, most: int, expired: threading.Event) -> tuple[bytes, bool]:
-    parts = urlsplit(url)
+def exchange(request: HttpRequest, limit_s: float, most: int, expired: threading.Event) -> HttpAnswer:
+    """Send a request and read at most `most` bytes; sets `expired` at the time limit.
+
+    Raises OSError, HTTPException or ValueError.
+    """
+    ends_s = time.monotonic() + limit_s
+    parts = urlsplit(request.url)
     of_scheme = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = of_scheme(parts.hostname or "", parts.port, timeout=limit_s)
-    addresses_of(parts.hostname or "", limit_s)
+    known = addresses_of(parts.hostname or "", limit_s)
+    # Each address of a name gets a part of the time.
+    left_s = max(_LEAST_S, ends_s - time.monotonic()) / max(1, len(known))
+    connection = of_scheme(parts.hostname or "", parts.port, timeout=left_s)
     try:
         connection.connect()
+        left_s = max(_LEAST_S, ends_s - time.monotonic())
+        connection.sock.settimeout(left_s)
         # A socket's timeout applies to each read: one byte per second would never end.
-        watch = threading.Timer(limit_s, _cut_off, (connection.sock, expired))
+        watch = threading.Timer(left_s, _cut_off, (connection.sock, expired))
         watch.daemon = True
         watch.start()
         try:
             path = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-            connection.request(method, path, body=b"" if method == "POST" else None)
+            connection.request(request.method, path, body=request.body, headers=dict(request.headers))
             answer = connection.getresponse()
-            if answer.status not in _SUCCESS:
-                raise HTTPException(f"{answer.status} {answer.reason}")
-            data = answer.read(most + 1)
-            return data[:most], len(data) > most
+            return HttpAnswer(answer.status, answer.reason, answer.read(most + 1))
         finally:
             watch.cancel()
     finally:

@@ -187,6 +187,12 @@ def _ras(call: HostCall) -> Reply:
     return Reply(ask_ras(call.key, call.options["timeout_s"], call.options["max_bytes"]))
 
 
+def _metrics(call: HostCall) -> Reply:
+    from ddx_tools.sources.hosts.metrics_client import ask_metrics
+
+    return ask_metrics(call)
+
+
 _OF_FILES = frozenset({"read", "look", "unpack"})
 _OPERATIONS: dict[str, Callable[[HostCall], Reply]] = {
     "now": lambda _: Reply(f"{time.time():.3f}".encode()),
@@ -203,4 +209,5 @@ _OPERATIONS: dict[str, Callable[[HostCall], Reply]] = {
     "fetch": _fetch,
     "tcp": _tcp,
     "ras": _ras,
+    "metrics": _metrics,
 }
