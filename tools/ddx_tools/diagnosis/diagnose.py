@@ -272,7 +272,7 @@ def _headline(
         who = rank_list(culprits.ranks).capitalize() if culprits.ranks else ", ".join(culprits.hosts)
         place = f" at {culprits.locations[0].short()}" if culprits.locations else ""
         title = title_of(leading.cause.title, culprits.ranks)
-        return f"{who}{place}: {title}" if who else title
+        return f"{who}{place}: {title}" if who else title[:1].upper() + title[1:]
     if verdict is Verdict.HEALTHY:
         return _says(well[0])
     if narrowed:

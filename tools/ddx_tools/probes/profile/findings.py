@@ -36,7 +36,7 @@ _CAN_HIDE = 0.5
 _WORDS = {
     "compute": "computing",
     "data": "fetching data",
-    "wait": "idle after waits for the GPU",
+    "wait": "idle after the host waited for the GPU",
     "host": "idle between operations",
 }
 
