@@ -67,9 +67,8 @@ def report(
         on = reach(hosts, slurm, k8s, via, gateways, deadline)
         found = investigate(readable, progress=progress, store=store, reach=on)
         progress("judging")
-        said = found.diagnose().model_copy(update={"shown_by": show_command(target or [])})
-        if good:
-            said = said.model_copy(update={"good_run": beside_good_run(good, store, found, progress)})
+        beside = beside_good_run(good, store, found, progress) if good else None
+        said = found.diagnose().model_copy(update={"shown_by": show_command(target or []), "good_run": beside})
         progress("writing the report")
         size_bytes = write_report(out, store, found, said, readable)
     if as_json:

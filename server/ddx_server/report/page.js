@@ -12,7 +12,8 @@
     const unit = Math.min(3, Math.floor(Math.log2(bytes) / 10));
     return bytes / 1024 ** unit + [" B", " KiB", " MiB", " GiB"][unit];
   };
-  const sizes = { space: 60, filter: (_, at, __, space) => at.filter((v, n) => n % Math.ceil(60 / Math.max(1, space)) === 0 || !v), values: (_, at) => at.map((v) => (v ? size(v) : "")) };
+  const spread = (plot, at) => Math.ceil((at.length * 75 * window.devicePixelRatio) / plot.bbox.width);
+  const sizes = { filter: (_, at) => at, values: (plot, at) => at.map((v, n) => (n % spread(plot, at) ? "" : size(v))) };
   document.querySelectorAll(".chart").forEach((place) => {
     const chart = charts[Number(place.dataset.chart)];
     const axis = { stroke: colour("--ink"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
