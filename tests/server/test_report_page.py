@@ -102,7 +102,7 @@ def assert_sealed(page: Page) -> None:
     for kind in ("script", "style"):
         allowed = policy[f"{kind}-src"].split(" ")
         digests = [hashlib.sha256(text.encode()).digest() for made, text in page.code if made == kind]
-        assert [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests] and len(digests) <= len(allowed)
+        assert len(digests) <= len(allowed) and (digests or kind == "script"), "without ranks there is nothing to run"
         assert {f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests} <= set(allowed)
     assert set(page.elements) <= ELEMENTS, set(page.elements) - ELEMENTS
     for tag, name, value in page.attributes:
@@ -185,12 +185,11 @@ def test_an_undecided_page_shows_what_there_is_to_read(page_of: Any, tmp_path: P
     job.mkdir()
     (job / "notes.txt").write_text("Since Monday it is half as fast as before.\n")
     lines = [f"worker {number} flushed shard {number}\n" for number in range(60)]
-    (job / "train.log").write_text("".join([*lines[:30], "disk quota notice for project nine\n", *lines[30:]]))
+    (job / "rank0.log").write_text("".join([*lines[:30], "disk quota notice for project nine\n", *lines[30:]]))
     text = page_of(str(job)).text
-    reading = text[text.index("What people wrote") :] if "What people wrote" in text else text[text.index("All of") :]
+    reading = text[text.rindex("What to read") :]
     assert reading.index("Since Monday") < reading.index("disk quota notice for project nine")
     assert "31  disk quota notice" in reading and "26  worker 25" in reading, "with the lines around it"
-    assert "What people wrote" not in page_of(HEALTHY).text
 
 
 def test_4096_ranks_are_folded_and_the_odd_one_stands_alone(page_of: Any, tmp_path: Path) -> None:
