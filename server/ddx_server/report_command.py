@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ddx_server.baseline_command import GOOD_OPTION, beside_good_run
 from ddx_server.host_options import (
     DEADLINE_OPTION,
     GATEWAYS_OPTION,
@@ -41,6 +42,7 @@ def report(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The HTML file to write; an existing one is replaced.")
     ] = Path("report.html"),
+    good: GOOD_OPTION = None,
     hosts: HOSTS_OPTION = "",
     slurm: SLURM_OPTION = "",
     k8s: K8S_OPTION = "",
@@ -65,7 +67,8 @@ def report(
         on = reach(hosts, slurm, k8s, via, gateways, deadline)
         found = investigate(readable, progress=progress, store=store, reach=on)
         progress("judging")
-        said = found.diagnose().model_copy(update={"shown_by": show_command(target or [])})
+        beside = beside_good_run(good, store, found, progress) if good else None
+        said = found.diagnose().model_copy(update={"shown_by": show_command(target or []), "good_run": beside})
         progress("writing the report")
         size_bytes = write_report(out, store, found, said, readable)
     if as_json:

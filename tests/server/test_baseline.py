@@ -55,6 +55,18 @@ def test_a_slower_run_is_seen_beside_the_baseline(run: Any, tmp_path: Path) -> N
     assert aspects(of_the_run) == told, "the file stands for the run"
 
 
+def test_reports_show_what_differs_from_the_good_run(run: Any, tmp_path: Path) -> None:
+    good, slow = run_of(tmp_path / "good", 1, 12_340), run_of(tmp_path / "slow", 2, 6_170)
+    by_report, by_why = tmp_path / "report.html", tmp_path / "why.html"
+    run("report", slow, "--good", good, "-o", by_report)
+    run("why", slow, "--good", good, "--report", by_why)
+    for page in (by_report.read_text(), by_why.read_text()):
+        assert "What differs from the good run" in page
+        assert '<th scope="row">step time</th><td>2 s</td><td>1 s</td>' in page
+    run("report", slow, "-o", by_report)
+    assert "the good run" not in by_report.read_text()
+
+
 def test_a_run_like_the_good_one_differs_in_nothing(run: Any, tmp_path: Path) -> None:
     good, like = run_of(tmp_path / "good", 2, 12_340), run_of(tmp_path / "like", 2, 12_338, steps=25)
     _, out, _ = run("why", like, "--good", good, "--json")

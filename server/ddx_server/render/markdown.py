@@ -13,7 +13,8 @@ from ddx_tools.model.diagnosis import Claim, Diagnosis, Location, Verdict, rank_
 MOST_LINES = 40
 _MARKUP = re.compile(r"[\\`*_{}\[\]<>#|~@^$&]|://|www\.")
 """Characters that a renderer may take for markup, a link or a mention."""
-_SPAN = re.compile(r"(?<![`\w])`([^`]+)`(?![`\w])")
+CODE_SPAN = re.compile(r"(?<![`\w])`([^`]+)`(?![`\w])")
+"""Code spans in our own prose."""
 _SHOWN_CLAIMS, _SHOWN_STEPS, _SHOWN_PLACES, _SHOWN_RIVALS, _SHOWN_GAPS = 4, 3, 2, 4, 3
 _LONGEST = 300
 
@@ -30,7 +31,7 @@ def plain(text: str, limit: int = _LONGEST) -> str:
     """One line of text with every word that could be markup put into a code span; existing code spans stay."""
     line = " ".join(safe(text, limit=limit).plain.split())
     # Every second piece is a match of the pattern.
-    pieces = _SPAN.split(line)
+    pieces = CODE_SPAN.split(line)
     return "".join(code(piece) if number % 2 else _words(piece) for number, piece in enumerate(pieces))
 
 

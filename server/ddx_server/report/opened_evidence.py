@@ -1,10 +1,11 @@
-"""The evidence of an answer, with the lines around each quote."""
+"""The quotes of an answer, with the lines around each in its source."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from ddx_tools.evidence.store import Store
@@ -19,33 +20,37 @@ from ddx_tools.sources.bundle import Bundle
 from ddx_tools.sources.host import UNKNOWN_HOST
 
 _MOST_OPENED, _MOST_LINES, _LONGEST = 40, 60, 600
+_MOST_FILES_KEPT = 4
+"""This many files are kept in memory: quotes of one file mostly follow each other."""
 
 
 @dataclass(frozen=True)
 class OpenedClaim:
-    """A claim of the evidence, with lines from its source."""
+    """A claim with its quote, and lines from its source."""
 
     claim: Claim
     lines: list[NumberedLine]
     """Empty if the source cannot be opened here."""
-    line: int | None
-    """The number of the quoted line."""
+    quoted: range
+    """The numbers of the quoted lines; empty if the source has no line numbers."""
 
 
 def opened_evidence(
     store: Store, claims: Sequence[Claim], names: Names, target: Sequence[str], machine: Machine = this_machine
 ) -> list[OpenedClaim]:
     """Add to each claim the lines around its quote; each source is opened once, files are read on `machine`."""
-    known: dict[str, list[NumberedLine]] = {}
+    known: dict[tuple[str, int], list[NumberedLine]] = {}
     opened = []
     with ExitStack() as stack:
-        read = _reader(target, stack, machine)
+        read = lru_cache(_MOST_FILES_KEPT)(_reader(target, stack, machine))
         for claim in claims:
-            if claim.source not in known:
-                full = len(known) >= _MOST_OPENED or not claim.source or claim.source == NOTE
-                known[claim.source] = [] if full else _lines(store, claim.source, names, read)
+            count = claim.quote.count("\n") + 1
+            place = (claim.source, count)
+            if place not in known:
+                full = len(known) >= _MOST_OPENED or not claim.quote or claim.source in ("", NOTE)
+                known[place] = [] if full else _lines(store, claim.source, count, names, read)
             line = int(end) if (end := claim.source.rpartition(":")[2]).isdigit() else None
-            opened.append(OpenedClaim(claim, known[claim.source], line))
+            opened.append(OpenedClaim(claim, known[place], range(line or 0, line + count if line else 0)))
     return opened
 
 
@@ -58,11 +63,11 @@ def _reader(target: Sequence[str], stack: ExitStack, machine: Machine) -> Callab
     return lambda path: brought(machine(UNKNOWN_HOST), path, files)
 
 
-def _lines(store: Store, source: str, names: Names, read: Callable[[str], bytes]) -> list[NumberedLine]:
+def _lines(store: Store, source: str, count: int, names: Names, read: Callable[[str], bytes]) -> list[NumberedLine]:
     try:
         words = parse_words(source.split(" "))
         if words.thing is Thing.MATERIAL:
-            lines = lines_around(read(words.name), words.name, words.number)
+            lines = lines_around(read(words.name), words.name, words.number, count)
         else:
             lines = [(None, text) for text in in_store(store, words, names)]
     except (DdxError, OSError):  # the page has the quote; the lines around it are optional

@@ -7,6 +7,13 @@
   const others = ["--link", "--good", "--open", "--soft"];
   const charts = JSON.parse(told.textContent);
   const width = (place) => Math.max(240, place.clientWidth);
+  const steps = { incrs: [1, 2, 5].flatMap((n) => [1, 10, 100, 1e3, 1e4, 1e5].map((ten) => n * ten)).sort((a, b) => a - b) };
+  const size = (bytes) => {
+    const unit = Math.min(3, Math.floor(Math.log2(bytes) / 10));
+    return bytes / 1024 ** unit + [" B", " KiB", " MiB", " GiB"][unit];
+  };
+  const spread = (plot, at) => Math.ceil((at.length * 75 * window.devicePixelRatio) / plot.bbox.width);
+  const sizes = { filter: (_, at) => at, values: (plot, at) => at.map((v, n) => (n % spread(plot, at) ? "" : size(v))) };
   document.querySelectorAll(".chart").forEach((place) => {
     const chart = charts[Number(place.dataset.chart)];
     const axis = { stroke: colour("--ink"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line") } };
@@ -19,9 +26,13 @@
       spanGaps: true,
     }));
     const made = new window.uPlot({
-      width: width(place), height: 240, scales: { x: { time: false } },
+      width: width(place), height: 240,
+      scales: {
+        x: chart.in_bytes ? { time: false, distr: 3, log: 2 } : { time: false },
+        y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.08 : 1] },
+      },
       legend: { live: false },
-      axes: [{ ...axis, label: chart.along, incrs: [1, 2, 5].flatMap((n) => [1, 10, 100, 1e3, 1e4, 1e5].map((ten) => n * ten)).sort((a, b) => a - b) }, { ...axis, size: 70 }],
+      axes: [{ ...axis, label: chart.along, ...(chart.in_bytes ? sizes : steps) }, { ...axis, size: 70 }],
       series: [{ label: chart.along }, ...lines],
     }, [chart.x, ...chart.lines.map((line) => line.values)], place);
     window.addEventListener("resize", () => made.setSize({ width: width(place), height: 240 }));

@@ -10,8 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
+from ddx_server.render.markdown import CODE_SPAN
 from ddx_server.render.safe_text import harmless
 from ddx_server.report.collective_table import CELL_WORDS
 from ddx_server.report.rank_states import STATE_WORDS
@@ -83,7 +84,7 @@ def _shown_inside(value: object) -> object:
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    return Environment(
+    made = Environment(
         loader=FileSystemLoader(_HERE),
         autoescape=True,
         undefined=StrictUndefined,
@@ -91,6 +92,14 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
+    made.filters["prose"] = _prose
+    return made
+
+
+def _prose(text: str) -> Markup:
+    """Our own sentences, with `code spans` as elements."""
+    pieces = [escape(_text(piece)) for piece in CODE_SPAN.split(text)]
+    return Markup("").join(Markup("<code>{}</code>").format(one) if at % 2 else one for at, one in enumerate(pieces))
 
 
 def _shown(value: object) -> object:

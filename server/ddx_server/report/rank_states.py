@@ -10,7 +10,7 @@ from enum import StrEnum
 from ddx_tools.analysis.wait_graph.model import NodeState, Source, WaitGraph, program_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.result import Investigation
-from ddx_tools.model.diagnosis import Diagnosis, Verdict
+from ddx_tools.model.diagnosis import Diagnosis, SuspectEvent, Verdict
 
 MOST_RANKS = 1 << 17
 """A world size comes from the job as well, so it is bounded."""
@@ -25,6 +25,7 @@ class RankState(StrEnum):
     ENDED = "ended"
     STOPPED = "stopped"
     APART = "apart"
+    LATE = "late"
     WAITS = "waits"
     UNKNOWN = "unknown"
     SEEN = "seen"
@@ -34,6 +35,7 @@ STATE_WORDS = {
     RankState.ENDED: ("✕", "ended or died"),
     RankState.STOPPED: ("■", "stopped"),
     RankState.APART: ("◆", "not where its peers are"),
+    RankState.LATE: ("◐", "late"),
     RankState.WAITS: ("●", "blocked"),
     RankState.UNKNOWN: ("?", "nothing known"),
     RankState.SEEN: ("▲", "nothing wrong seen"),
@@ -90,6 +92,7 @@ def rank_picture(store: Store, found: Investigation, said: Diagnosis) -> RankPic
     everybody = sorted({*range(size), *seen, *graph.ranks, *blamed, *said.victims.ranks, *found.seats})[:MOST_RANKS]
     stopped = {row["rank"] for row in store.query(_STOPPED)}
     exited = {row["rank"] for row in store.query(_EXITED)}
+    late = {rank for suspect in said.suspects if suspect.event is SuspectEvent.LATE for rank in suspect.ranks}
     waiting = {edge.waiter.rank for edge in graph.edges} | set(said.victims.ranks)
     moves = said.verdict is Verdict.HEALTHY or not waiting
     states: dict[int, RankState] = {}
@@ -102,6 +105,7 @@ def rank_picture(store: Store, found: Investigation, said: Diagnosis) -> RankPic
             state = RankState.APART if rank in graph.doing and rank in blamed else state
             state = RankState.UNKNOWN if silent and state is not RankState.APART else state
             state = RankState.SEEN if state is RankState.UNKNOWN and not silent else state
+        state = RankState.LATE if rank in late and state is RankState.SEEN else state
         state = RankState.ENDED if rank in exited and state is RankState.SEEN else state
         states[rank] = RankState.STOPPED if rank in stopped and state is not RankState.ENDED else state
     hosts = dict(graph.hosts) | {rank: seat.host for rank, seat in found.seats.items() if seat.host}
@@ -126,7 +130,9 @@ SELECT max(world_size) AS size FROM ranks UNION ALL SELECT max(world_size) FROM 
 UNION ALL SELECT max(len(members)) FROM fr_groups
 """
 _STOPPED = "SELECT DISTINCT rank FROM ranks WHERE role = 'rank' AND state IN ('T', 't') AND rank IS NOT NULL"
-_EXITED = "SELECT DISTINCT rank FROM log_events WHERE kind = 'exit' AND NOT coalesce(superseded, false)"
+_EXITED = """
+SELECT DISTINCT rank FROM log_events WHERE kind IN ('exit', 'failure_summary') AND NOT coalesce(superseded, false)
+"""
 _SEEN = """
 SELECT DISTINCT rank FROM (
     SELECT rank FROM ranks WHERE role = 'rank' UNION ALL SELECT rank FROM stack_threads

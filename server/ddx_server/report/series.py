@@ -1,18 +1,24 @@
-"""Charts over the steps: step time and memory. One line per rank; with many ranks, only the ones that stand out."""
+"""Charts of what was measured: step time and memory over the steps, bandwidth over message size.
+
+One line per rank; with many ranks, only the ones that stand out.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from ddx_tools.analysis.bandwidth.measured import curves, read_points
 from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.show.printed_bandwidth import printed_bandwidth
 
 _MOST_POINTS = 600
 _MOST_LINES = 4
 _FEWEST_POINTS = 3
+_MOST_OPERATIONS = 6
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,8 @@ class SeriesChart:
     along: str
     x: list[float]
     lines: list[SeriesLine]
+    in_bytes: bool = False
+    """Whether `x` is a size in bytes, on a logarithmic axis."""
 
     def data(self) -> dict[str, Any]:
         """The chart's data for the script that draws it."""
@@ -81,6 +89,16 @@ _CHARTS = (
         "WHERE step IS NOT NULL AND step_ns IS NOT NULL AND exposed_ns IS NOT NULL",
     ),
     (
+        "Step time, as printed in the logs",
+        "ms",
+        """
+        SELECT rank, CAST(point->>0 AS BIGINT) AS x, max(CAST(point->>1 AS DOUBLE) * 1e3) AS y FROM (
+            SELECT rank, unnest(CAST(details->'points' AS JSON[])) AS point FROM log_events
+            WHERE kind = 'step' AND (details->'points') IS NOT NULL AND NOT coalesce(superseded, false))
+        GROUP BY ALL
+        """,
+    ),
+    (
         "Memory allocated to tensors",
         "GB",
         "SELECT rank, step AS x, allocated_bytes / 1e9 AS y FROM memory_series WHERE allocated_bytes IS NOT NULL",
@@ -97,27 +115,45 @@ def series_charts(store: Store, blamed: frozenset[int]) -> list[SeriesChart]:
     """The charts that have at least a few values."""
     made = []
     for title, unit, query in _CHARTS:
-        rows = store.query(f"SELECT rank, x, y FROM ({query}) WHERE rank IS NOT NULL AND x IS NOT NULL ORDER BY x")
+        rows = store.query(f"SELECT rank, x, y FROM ({query}) WHERE x IS NOT NULL AND y IS NOT NULL ORDER BY x")
         x, lines = _lines(rows, blamed)
         if len(x) >= _FEWEST_POINTS:
             made.append(SeriesChart(title, unit, "step", x, lines))
-    return made
+    return [*made, *_bandwidth(store)]
+
+
+def _bandwidth(store: Store) -> Iterator[SeriesChart]:
+    """Bus bandwidth over message size, as nccl-tests or `ddx preflight` measured it."""
+    by_operation = dict(list(curves(read_points(store) or printed_bandwidth(store)).items())[:_MOST_OPERATIONS])
+    sizes = sorted({point.size_bytes for points in by_operation.values() for point in points})
+    if not sizes:
+        return
+    lines = []
+    for operation, points in by_operation.items():
+        best = {point.size_bytes: point.busbw_gb_per_s for point in points}
+        lines.append(SeriesLine(operation, [best.get(size) for size in sizes], blamed=False))
+    yield SeriesChart("Bus bandwidth, as nccl-tests defines it", "GB/s", "message size", list(sizes), lines, True)
 
 
 def _lines(rows: Sequence[Mapping[str, Any]], blamed: frozenset[int]) -> tuple[list[float], list[SeriesLine]]:
-    by_rank: dict[int, dict[float, float]] = defaultdict(dict)
+    by_rank: dict[int | None, dict[float, float]] = defaultdict(dict)
     for row in rows:
         by_rank[row["rank"]][row["x"]] = row["y"]
     x = sorted({step for values in by_rank.values() for step in values})
     # A long run is thinned to every n-th step, so that the page stays small.
     x = x[:: max(1, -(-len(x) // _MOST_POINTS))]
-    ranks = sorted(by_rank, key=lambda rank: (rank not in blamed, rank))
+    # Lines that name no rank come last.
+    ranks = sorted(by_rank, key=lambda rank: (rank not in blamed, rank is None, rank or 0))
     alone = ranks if len(ranks) <= _MOST_LINES else [rank for rank in ranks if rank in blamed][: _MOST_LINES - 1]
-    lines = [SeriesLine(f"rank {rank}", [by_rank[rank].get(at) for at in x], rank in blamed) for rank in alone]
+    lines = [SeriesLine(_name(rank), [by_rank[rank].get(at) for at in x], rank in blamed) for rank in alone]
     if others := [by_rank[rank] for rank in ranks if rank not in alone]:
         lines.append(SeriesLine(f"median of {len(others)} ranks", [_of(others, at, median) for at in x], False))
         lines.append(SeriesLine("maximum of these", [_of(others, at, max) for at in x], False))
     return x, [line for line in lines if line.known]
+
+
+def _name(rank: int | None) -> str:
+    return "no rank named" if rank is None else f"rank {rank}"
 
 
 def _of(others: Sequence[Mapping[float, float]], at: float, choose: Any) -> float | None:

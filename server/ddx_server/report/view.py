@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -21,12 +21,27 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import this_machine
 from ddx_tools.investigation.session.capture import Machine
+from ddx_tools.investigation.show.addresses import Thing
+from ddx_tools.investigation.show.case import case_of
 from ddx_tools.investigation.show.ranks import one_rank
-from ddx_tools.model.diagnosis import Diagnosis, Location, rank_list
+from ddx_tools.model.diagnosis import (
+    CaseFile,
+    Claim,
+    Diagnosis,
+    Evidence,
+    Location,
+    Severity,
+    Verdict,
+    rank_list,
+)
 from ddx_tools.model.errors import UsageError
+from ddx_tools.model.grouping import gathered
 
 _MOST_LINES_OF_A_RANK = 60
 _LONGEST = 400
+_MOST_FURTHER = 40
+_MOST_OF_OPEN_CASE = 24_000
+"""Limit on the case file of an undecided answer, in bytes: whoever reads the page has to judge."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,13 @@ class ReportView:
     events: PrintedEvents | None
     icicle: StackIcicle | None
     charts: list[SeriesChart]
-    evidence: list[OpenedClaim]
+    evidence: dict[str, list[OpenedClaim]]
+    """Each claim, with its quotes."""
+    further: list[OpenedClaim]
+    """If the answer is undecided: what else was seen."""
+    case: CaseFile
+    reading: list[OpenedClaim]
+    """The parts of the case file."""
     target: str
     made: str
     ddx: str
@@ -69,8 +90,16 @@ def report_view(
     """Build the view of an investigation's answer; its rows are in the store, files are read on `machine`."""
     picture = rank_picture(store, found, said)
     check = said.next_check
-    claims = [*said.evidence, *(claim for suspect in said.suspects for claim in suspect.evidence)]
-    once = list({(claim.source, claim.quote, claim.claim): claim for claim in claims}.values())
+    cited = [*said.evidence, *(claim for suspect in said.suspects for claim in suspect.evidence)]
+    once = list({(claim.source, claim.quote, claim.claim): claim for claim in cited}.values())
+    open_question = said.verdict is Verdict.UNDECIDED
+    further = list(_further(found, once)) if open_question else []
+    case = case_of(store, found.names, found.waits, _MOST_OF_OPEN_CASE) if open_question else said.case
+    parts = [Claim(finding="", claim=part.says, source=part.at, quote=part.text) for part in case.parts]
+    waits = wait_trees(found.waits, picture)
+    if waits:  # a section of its own
+        parts = [part for part in parts if part.source != Thing.WAITS]
+    opened = opened_evidence(store, [*once, *further, *parts], found.names, target, machine)
     return ReportView(
         said=said,
         who=who_of(said),
@@ -81,16 +110,31 @@ def report_view(
         picture=picture,
         grid=rank_grid(store, picture),
         panels=[_panel(store, found, kind) for kind in picture.kinds],
-        waits=wait_trees(found.waits, picture),
+        waits=waits,
         tables=collective_tables(store, picture.blamed),
         events=printed_events(store, found.names, picture.blamed),
         icicle=stack_icicle(store, picture.blamed),
         charts=series_charts(store, picture.blamed),
-        evidence=opened_evidence(store, once, found.names, target, machine),
+        evidence=gathered((one.claim.claim, one) for one in opened[: len(once)]),
+        further=opened[len(once) : len(once) + len(further)],
+        case=case,
+        reading=opened[len(once) + len(further) :],
         target=" ".join(target) or "the job on this host",
         made=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         ddx=version("debug-distributed"),
     )
+
+
+def _further(found: Investigation, cited: Sequence[Claim]) -> Iterator[Claim]:
+    """What was seen and the answer does not cite, the gravest first."""
+    known = {claim.claim for claim in cited}
+    order = list(Severity)
+    for finding in sorted(found.findings, key=lambda one: -order.index(one.severity))[:_MOST_FURTHER]:
+        if finding.summary not in known and finding.severity is not Severity.INFO:
+            known.add(finding.summary)
+            shown = finding.evidence[0] if finding.evidence else Evidence(source="")
+            source = found.names.words(shown.source, shown.line, finding.ranks)
+            yield Claim(finding=finding.code, claim=finding.summary, source=source, quote=shown.quote)
 
 
 def _panel(store: Store, found: Investigation, kind: RankKind) -> RankPanel:

@@ -151,12 +151,12 @@ _LEAST, _MOST = 1e-9, 1e9
 
 def write_curve(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
     """Write the bandwidth curve as SVG: the group of all ranks, float32 if measured, and the expected peak if known."""
-    series = _series(read_points(store))
+    series = curves(read_points(store))
     expected = next((f.attributes["expected_gb_per_s"] for f in findings if f.code == "preflight.bandwidth"), None)
     yield from (line.encode() + b"\n" for line in _svg(series, expected))
 
 
-def _series(points: Sequence[BandwidthPoint]) -> dict[str, list[BandwidthPoint]]:
+def curves(points: Sequence[BandwidthPoint]) -> dict[str, list[BandwidthPoint]]:
     """The points with a bandwidth per operation; of several data types, the one with the most sizes."""
     by_kind = gathered(
         ((point.operation, point.dtype), point)

@@ -16,11 +16,11 @@ CASE_BYTES = 4_300
 _MOST_WAITS, _MOST_RANKS = 12, 6
 
 
-def case_of(store: Store, names: Names, waits: Waits | None) -> CaseFile:
+def case_of(store: Store, names: Names, waits: Waits | None, most_bytes: int = CASE_BYTES) -> CaseFile:
     """The case file: the parts of the material that may decide, whatever the cause."""
     seen = []
     if waits is not None and waits.graph.edges:
         seen.append(CasePart(at=Thing.WAITS, text="\n".join(wait_lines(waits)[:_MOST_WAITS])))
     if store.holds_any(["ranks", "stack_threads", "fr_dumps"]):
         seen.append(CasePart(at=Thing.RANKS, text="\n".join(all_ranks(store)[:_MOST_RANKS])))
-    return case_file(kept_texts(store), CASE_BYTES, lambda text, line: names.words(text.source, line) or NOTE, seen)
+    return case_file(kept_texts(store), most_bytes, lambda text, line: names.words(text.source, line) or NOTE, seen)

@@ -21,11 +21,14 @@ _MOST_BYTES = 1 << 30
 NumberedLine = tuple[int | None, str]
 
 
-def lines_around(data: bytes, path: str, line: int | None) -> list[NumberedLine]:
-    """The lines around a line number (1-based), or the first lines. Raises UsageError if there is no such line."""
+def lines_around(data: bytes, path: str, line: int | None, count: int = 1) -> list[NumberedLine]:
+    """The lines around `count` lines from a number on (1-based), or the first lines of the file.
+
+    Raises UsageError if there is no such line.
+    """
     text = redact(as_utf8(data).decode("utf-8", "replace")).split("\n")
     first = max(1, line - _AROUND) if line else 1
-    last = line + _AROUND if line else _MOST_LINES
+    last = line + count - 1 + _AROUND if line else _MOST_LINES
     if line and line > len(text):
         raise UsageError(f"{path} has {len(text)} lines", "Name one of them.")
     return [(number, text[number - 1]) for number in range(first, min(last, len(text)) + 1)]

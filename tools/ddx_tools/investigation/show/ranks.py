@@ -13,6 +13,7 @@ from ddx_tools.analysis.collectives.stacks.point_to_point import with_transfers
 from ddx_tools.analysis.ranks.process_words import environment_words, process_words
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.show.addresses import Names
+from ddx_tools.investigation.show.measured_rank import measured
 from ddx_tools.investigation.show.records import entries
 from ddx_tools.model.diagnosis import rank_list
 from ddx_tools.model.errors import UsageError
@@ -25,6 +26,8 @@ _KNOWN = {
     "stack": "SELECT rank FROM stack_threads WHERE role = 'rank'",
     "flight record": "SELECT rank FROM fr_dumps",
     "line in a log": "SELECT rank FROM log_events",
+    "profiler trace": "SELECT rank FROM trace_ranks",
+    "memory report": "SELECT rank FROM memory_series",
 }
 
 
@@ -67,8 +70,12 @@ def _distinct(store: Store, query: str) -> set[int]:
 
 
 def one_rank(store: Store, rank: int, names: Names) -> list[str]:
-    """Lines about one rank: processes, stacks, last calls, log events. Raises UsageError if nothing is known."""
-    lines = [*_processes(store, rank), *_stacks(store, rank), *_calls(store, rank), *_events(store, rank, names)]
+    """Lines about one rank: processes, stacks, last calls, log events, measurements.
+
+    Raises UsageError if nothing is known.
+    """
+    seen = [*_processes(store, rank), *_stacks(store, rank), *_calls(store, rank)]
+    lines = [*seen, *_events(store, rank, names), *measured(store, rank)]
     if not lines:
         known = set().union(*(_distinct(store, query) for query in _KNOWN.values()))
         told = f"Known: {rank_list(known)}." if known else "No rank is known here."
