@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
+from ddx_tools.analysis.collectives.records.attempts import LIVE
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import rank_list
 
-_LIVE = frozenset({"agent", "endpoint"})
 _NS_PER_HOUR = 3_600_000_000_000
 _APART_NS = 3 * _NS_PER_HOUR
 """No rank waits this long in one collective for its peers, and no clock is off by this much."""
@@ -25,7 +25,7 @@ def of_other_runs(store: Store, dumps: _Dumps) -> tuple[set[int], list[str]]:
     called = {
         rank: max(dump["last_call_ns"] for dump in mine)
         for rank, mine in dumps.items()
-        if all(dump["origin"] not in _LIVE and dump["last_call_ns"] is not None for dump in mine)
+        if all(dump["origin"] not in LIVE and dump["last_call_ns"] is not None for dump in mine)
     }
     if not called or max(called.values()) - min(called.values()) <= _APART_NS:
         return set(), []
