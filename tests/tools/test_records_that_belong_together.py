@@ -9,7 +9,7 @@ import pytest
 from constructed_records import as_pickle, dump, entry
 
 from ddx_tools.investigation.run import investigate
-from ddx_tools.model.diagnosis import Diagnosis, Verdict
+from ddx_tools.model.diagnosis import Certainty, Diagnosis, Verdict
 
 S = 1_000_000_000
 NOON = 1_760_000_000 * S
@@ -136,3 +136,28 @@ def test_a_rank_of_the_same_moment_that_stays_away_is_named(tmp_path: Path) -> N
     found = judged(tmp_path, {**peers(stand=True), 1: record(4, begun_ns=NOON)})
     assert found.verdict is Verdict.UNDECIDED, "records do not show what the rank does instead"
     assert [suspect.ranks for suspect in found.suspects] == [[1]]
+
+
+STANDING = peers(50, first=46, stand=True)
+
+
+@pytest.mark.parametrize(
+    "of_rank_1",
+    [
+        pytest.param(record(3, begun_ns=NOON - DAY, stands=True), id="stands in an earlier call"),
+        pytest.param(record(3, begun_ns=NOON - DAY), id="finished an earlier call"),
+        pytest.param(record(49, begun_ns=NOON - DAY, first=46), id="the same numbers"),
+    ],
+)
+def test_a_record_of_another_day_is_left_out_and_that_is_said(tmp_path: Path, of_rank_1: bytes) -> None:
+    found = judged(tmp_path, {**STANDING, 1: of_rank_1})
+    assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks
+    assert any("flight record of rank 1 was left out" in reason for reason in reasons(found))
+    assert "only a record of another run" in found.headline and "no report" not in found.headline
+    assert [(one.ranks, one.certainty) for one in found.suspects] == [([1], Certainty.LIKELY)]
+
+
+def test_a_record_of_the_same_hour_without_a_shared_number_is_compared(tmp_path: Path) -> None:
+    found = judged(tmp_path, {**STANDING, 1: record(3, begun_ns=NOON, stands=True)})
+    assert not reasons(found)
+    assert [one.ranks for one in found.suspects] == [[1]]

@@ -14,6 +14,7 @@ _HELD = (
 )
 
 _UNUSED = {
+    "records.left_out": "it was not compared with the other records",
     "records.inconsistent": "records show health only if all are of one run and one moment, and at rest",
 }
 
