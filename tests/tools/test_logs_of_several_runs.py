@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 import pytest
+from test_records_that_belong_together import S, record
 
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import investigate
@@ -35,6 +37,12 @@ def steps(day: int, hour: int, rank: int = 0, minutes: int = 5) -> str:
 
 def timeouts(*ranks: int, day: int = 21) -> str:
     return "".join(TIMED_OUT.format(rank=rank, day=day) for rank in ranks)
+
+
+def chatter(rank: int, first: int, last: int, day: int = 21) -> str:
+    return "".join(
+        f"2026-11-{day} 13:{minute:02d}:00 [rank{rank}] INFO saved metrics\n" for minute in range(first, last)
+    )
 
 
 def investigated(folder: Path, **logs: str) -> Investigation:
@@ -88,3 +96,66 @@ def test_a_rank_that_makes_steps_hours_later_did_not_end(tmp_path: Path) -> None
 def test_one_run_alone_is_judged_whatever_its_day(tmp_path: Path) -> None:
     said = investigated(tmp_path, first=steps(20, 9) + RAISED.format(rank=1)).diagnose()
     assert said.causes[0].id == "program-error"
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        steps(20, 12, 1) + RAISED.format(rank=1) + timeouts(0, 2, 3),
+        "2026-11-20 12:00:00 starting\n" + RAISED.format(rank=1) + timeouts(0, 2, 3),
+        steps(20, 12, 1) + RAISED.format(rank=1) + "2026-11-21 14:00:00 INFO again\n" + timeouts(0, 2, 3),
+    ],
+    ids=["no step since", "no step at all", "lines of today"],
+)
+def test_timeouts_a_day_after_a_failure_are_of_another_attempt(tmp_path: Path, log: str) -> None:
+    said = investigated(tmp_path, train=log).diagnose()
+    assert said.verdict is Verdict.UNDECIDED
+    assert "program-error" not in [cause.id for cause in said.causes]
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        steps(21, 13, 1, minutes=59) + RAISED.format(rank=1) + timeouts(0, 2, 3),
+        steps(21, 3, 1, minutes=59) + RAISED.format(rank=1) + timeouts(0, 2, 3),
+        steps(21, 13, 1) + RAISED.format(rank=1) + timeouts(0, 2, 3, day=22).replace("600012", "86400012"),
+    ],
+    ids=["ten minutes", "a zone that no header states", "a limit of a day"],
+)
+def test_timeouts_that_began_with_the_failure_follow_from_it(tmp_path: Path, log: str) -> None:
+    said = investigated(tmp_path, train=log).diagnose()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "program-error", [1])
+
+
+@pytest.mark.parametrize("day", [21, 20], ids=["40 minutes", "25 hours"])
+def test_a_rank_that_speaks_on_did_not_end(tmp_path: Path, day: int) -> None:
+    late = steps(day, 12, 1) + RAISED.format(rank=1) + chatter(1, 0, 50)
+    found = investigated(tmp_path, rank1=late, rank0=steps(21, 13, minutes=50) + timeouts(0, 2, 3))
+    said = found.diagnose()
+    assert said.verdict is Verdict.UNDECIDED and not said.culprits.ranks
+    assert not said.missing, "the log is of this run"
+
+
+@pytest.mark.parametrize(
+    "last_words",
+    [
+        chatter(1, 5, 9),
+        "2026-11-21 14:30:00 [rank1]:[W1121 14:30:00.000000001 ProcessGroupNCCL.cpp:1538] HeartbeatMonitor waits\n",
+    ],
+    ids=["minutes of cleaning up", "a thread of a library"],
+)
+def test_last_words_show_no_survival(tmp_path: Path, last_words: str) -> None:
+    logs = {"rank1": steps(21, 13, 1) + RAISED.format(rank=1) + last_words, "rank0": steps(21, 13) + timeouts(0, 2, 3)}
+    said = investigated(tmp_path, **logs).diagnose()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "program-error", [1])
+
+
+@pytest.mark.parametrize(("day", "explained"), [(20, False), (21, True)])
+def test_a_log_of_the_day_before_explains_no_record_of_today(tmp_path: Path, day: int, *, explained: bool) -> None:
+    noon = int(dt.datetime(2026, 11, 21, 13, tzinfo=dt.UTC).timestamp()) * S
+    for rank in range(4):
+        data = record(4 if rank == 1 else 5, begun_ns=noon + rank * 1_000, stands=rank != 1)
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(data)
+    said = investigated(tmp_path, rank1=steps(day, 9, 1) + RAISED.format(rank=1)).diagnose()
+    assert (said.verdict is Verdict.DIAGNOSED) == explained
+    assert ("program-error" in [cause.id for cause in said.causes]) == explained

@@ -142,7 +142,8 @@ def log_rows(raw: Raw) -> Rows:
     read_lines_of(raw)
     rows = merge_rows(_item_rows(item, raw) for item in raw.items)
     logs = {item.source: item.facts["path"] for item in raw.items if item.kind != "error_file"}
-    for path in mark_earlier_runs(rows.get("log_events", ()), logs):
+    facts = {item.source: item.facts["lines"].facts for item in raw.items if item.kind != "error_file"}
+    for path in mark_earlier_runs(rows.get("log_events", ()), logs, facts):
         raw.problems.append(f"{path}: it is from an earlier run than the other logs, so its failures are not judged.")
     return rows
 
