@@ -51,6 +51,13 @@ def investigated(folder: Path, **logs: str) -> Investigation:
     return investigate([str(folder)])
 
 
+def written(folder: Path, logs: dict[str, str]) -> Investigation:
+    for name, text in logs.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return investigate([str(folder)])
+
+
 def test_a_run_of_the_day_before_explains_nothing(tmp_path: Path) -> None:
     found = investigated(
         tmp_path, first=steps(20, 9) + RAISED.format(rank=1), second=steps(21, 13, minutes=59) + timeouts(0, 2, 3)
@@ -159,3 +166,62 @@ def test_a_log_of_the_day_before_explains_no_record_of_today(tmp_path: Path, day
     said = investigated(tmp_path, rank1=steps(day, 9, 1) + RAISED.format(rank=1)).diagnose()
     assert (said.verdict is Verdict.DIAGNOSED) == explained
     assert ("program-error" in [cause.id for cause in said.causes]) == explained
+
+
+def states(**facts: object) -> str:
+    return "2026-11-21 13:00:00 " + " ".join(f"{name}={value}" for name, value in facts.items()) + "\n"
+
+
+OF_ONE = steps(21, 13, minutes=30) + RAISED.format(rank=1)
+OF_OTHER = steps(21, 13, minutes=59) + timeouts(0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {"slurm-1001.out": OF_ONE, "slurm-1002.out": OF_OTHER},
+        {"slurm-1001/rank0.log": OF_ONE, "slurm-1002/rank0.log": OF_OTHER},
+        {"a.out": states(SLURM_JOB_ID=1001) + OF_ONE, "b.out": states(SLURM_JOB_ID=1002) + OF_OTHER},
+        {"a.out": states(MASTER_ADDR="node-a1") + OF_ONE, "b.out": states(MASTER_ADDR="node-b1") + OF_OTHER},
+        {"a.out": states(WORLD_SIZE=4) + OF_ONE, "b.out": states(WORLD_SIZE=8) + OF_OTHER},
+        {"a.out": "[rank1]: world_size=4\n" + OF_ONE, "b.out": OF_OTHER + timeouts(15)},
+    ],
+    ids=["names", "folders", "job numbers", "addresses", "world sizes", "a rank beyond the world size"],
+)
+def test_a_job_of_the_same_hour_explains_nothing(tmp_path: Path, logs: dict[str, str]) -> None:
+    said = written(tmp_path, logs).diagnose()
+    first, last = logs
+    assert said.verdict is Verdict.UNDECIDED and not said.culprits.ranks
+    assert any(first in one.what and "another job" in one.what for one in said.missing)
+    assert not any(last in one.what for one in said.missing)
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        {"a.out": states(SLURM_JOB_ID=1001) + OF_ONE, "b.out": states(SLURM_JOB_ID=1001) + OF_OTHER},
+        {"slurm-1001/node-0.out": OF_ONE, "slurm-1001/node-1.out": OF_OTHER},
+        {"slurm-1001.out": OF_ONE, "job-777/rank0.log": OF_OTHER},
+        {"a.out": states(MASTER_ADDR="node-a1") + OF_ONE, "b.out": states(MASTER_ADDR="node-a1.cluster") + OF_OTHER},
+        {"a.out": states(MASTER_ADDR="10.0.0.7") + OF_ONE, "b.out": states(MASTER_ADDR="node-a1") + OF_OTHER},
+        {"a.out": states(WORLD_SIZE=16) + OF_ONE, "b.out": OF_OTHER + timeouts(15)},
+        {
+            "a.out": states(WORLD_SIZE=4) + states(WORLD_SIZE=3) + OF_ONE,
+            "b.out": states(WORLD_SIZE=4) + OF_OTHER,
+        },
+        {"a.out": "[rank1]: tp world_size=2\n" + OF_ONE, "b.out": "[rank3]: tp world_size=2\n" + OF_OTHER},
+        {"a.out": states(SLURM_JOB_ID=1001) + OF_ONE, "b.out": OF_OTHER},
+        {
+            "a.out": states(WORLD_SIZE=16) + OF_ONE,
+            "b.out": "INFO parallel_state.py:1134] world_size=2 rank=1 local_rank=1 backend=nccl\n" + OF_OTHER,
+        },
+    ],
+    ids=[
+        "job numbers", "folder", "folder of another number", "a longer name", "a name and an address", "world size",
+        "an elastic restart", "size of a part", "one states nothing", "an engine beside a trainer",
+    ],
+)  # fmt: skip
+def test_logs_that_state_one_job_belong_together(tmp_path: Path, logs: dict[str, str]) -> None:
+    said = written(tmp_path, logs).diagnose()
+    assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "program-error", [1])
+    assert not said.missing
