@@ -9,7 +9,7 @@ import pytest
 from constructed_records import as_pickle, dump, entry
 
 from ddx_tools.investigation.run import investigate
-from ddx_tools.model.diagnosis import Diagnosis, Verdict
+from ddx_tools.model.diagnosis import Certainty, Diagnosis, Verdict
 
 S = 1_000_000_000
 NOON = 1_760_000_000 * S
@@ -17,19 +17,28 @@ DAY = 86_400 * S
 RANKS = range(4)
 
 
-def record(calls: int, *, begun_ns: int, stands: bool = False) -> bytes:
+def record(
+    calls: int,
+    *,
+    begun_ns: int,
+    stands: bool = False,
+    first: int = 1,
+    members: range = RANKS,
+    timed: bool = True,
+    ends_known: bool = True,
+) -> bytes:
     """A record of one collective a second; in the last one the rank stands, or has finished it."""
     entries = []
-    for seq in range(1, calls + 1):
+    for seq in range(first, calls + 1):
         called, done = begun_ns + seq * S, not (stands and seq == calls)
         entries.append(
             entry(
                 record_id=seq - 1,
                 collective_seq_id=seq,
                 op_id=seq,
-                time_created_ns=called,
-                time_discovered_started_ns=called + 1_000_000,
-                time_discovered_completed_ns=called + 2_000_000 if done else None,
+                time_created_ns=called if timed else None,
+                time_discovered_started_ns=called + 1_000_000 if timed and ends_known else None,
+                time_discovered_completed_ns=called + 2_000_000 if done and timed and ends_known else None,
                 state="completed" if done else "started",
                 retired=done,
             )
@@ -39,8 +48,8 @@ def record(calls: int, *, begun_ns: int, stands: bool = False) -> bytes:
         "last_started_collective": calls,
         "last_completed_collective": calls - stands,
     }
-    members = {"0": {"name": "0", "desc": "default_pg", "ranks": str([*RANKS])}}
-    return as_pickle(dump(*entries, pg_config=members, pg_status={"0": status}))
+    groups = {"0": {"name": "0", "desc": "default_pg", "ranks": str([*members])}}
+    return as_pickle(dump(*entries, pg_config=groups, pg_status={"0": status}))
 
 
 def judged(folder: Path, records: Mapping[int, bytes]) -> Diagnosis:
@@ -49,12 +58,30 @@ def judged(folder: Path, records: Mapping[int, bytes]) -> Diagnosis:
     return investigate([str(folder)]).diagnose()
 
 
-def peers(calls: int = 5, *, stand: bool = False) -> dict[int, bytes]:
-    return {rank: record(calls, begun_ns=NOON + rank * 1_000, stands=stand) for rank in RANKS}
+def peers(calls: int = 5, *, first: int = 1, stand: bool = False, ends_known: bool = True) -> dict[int, bytes]:
+    return {
+        rank: record(calls, begun_ns=NOON + rank * 1_000, stands=stand, first=first, ends_known=ends_known)
+        for rank in RANKS
+    }
 
 
-def test_records_that_end_together_are_healthy(tmp_path: Path) -> None:
-    assert judged(tmp_path, peers()).verdict is Verdict.HEALTHY
+def reasons(found: Diagnosis) -> list[str]:
+    return [gap.what for gap in found.missing]
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        pytest.param(peers(), id="five calls"),
+        pytest.param(peers(2), id="two calls"),
+        pytest.param(peers(ends_known=False), id="without the times of ends"),
+        pytest.param({**peers(), 1: record(5, begun_ns=NOON - S)}, id="clock a second off"),
+        pytest.param({**peers(50, first=46), 1: record(50, begun_ns=NOON, first=47)}, id="rings of two sizes"),
+    ],
+)
+def test_records_that_end_together_are_healthy(tmp_path: Path, records: Mapping[int, bytes]) -> None:
+    found = judged(tmp_path, records)
+    assert found.verdict is Verdict.HEALTHY and not found.missing
 
 
 @pytest.mark.parametrize(
@@ -72,6 +99,32 @@ def test_a_record_that_does_not_belong_shows_no_health(tmp_path: Path, of_rank_1
     assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks
 
 
+EARLIER = NOON - 60 * S
+
+
+@pytest.mark.parametrize(
+    ("records", "why"),
+    [
+        ({**peers(), 1: record(5, begun_ns=NOON, stands=True)}, "rank 1 had not finished"),
+        ({**peers(stand=True), 1: record(5, begun_ns=NOON)}, "ranks 0, 2-3 had not finished"),
+        ({**peers(), 1: record(5, begun_ns=NOON + 5 * S)}, "rank 1 are 5 s apart"),
+        ({**peers(), 1: record(5, begun_ns=NOON + 590 * S)}, "rank 1 are 590 s apart"),
+        ({**peers(), 1: record(5, begun_ns=EARLIER)}, "rank 1 are 60 s apart"),
+        ({**peers(stand=True), 1: record(5, begun_ns=EARLIER)}, "rank 1 are 60 s apart"),
+        ({**peers(ends_known=False), 1: record(5, begun_ns=EARLIER, ends_known=False)}, "rank 1 are 60 s apart"),
+        ({**peers(), 1: record(5, begun_ns=NOON, members=range(2))}, "list ranks 0-1 as all members"),
+        ({**peers(1), 1: peers(1)[0]}, "ranks 0-1 are copies"),
+        ({**peers(2), 1: peers(2)[0]}, "ranks 0-1 are copies"),
+        (dict.fromkeys(RANKS, record(5, begun_ns=NOON, timed=False)), "no time in those of ranks 0-3"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_why_records_show_no_health_is_said(tmp_path: Path, records: Mapping[int, bytes], why: str) -> None:
+    found = judged(tmp_path, records)
+    assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks
+    assert any(why in reason for reason in reasons(found)), reasons(found)
+
+
 @pytest.mark.parametrize("calls", [3, 5])
 def test_a_record_of_another_day_accuses_nobody(tmp_path: Path, calls: int) -> None:
     found = judged(tmp_path, {**peers(stand=True), 1: record(calls, begun_ns=NOON - DAY)})
@@ -83,3 +136,28 @@ def test_a_rank_of_the_same_moment_that_stays_away_is_named(tmp_path: Path) -> N
     found = judged(tmp_path, {**peers(stand=True), 1: record(4, begun_ns=NOON)})
     assert found.verdict is Verdict.UNDECIDED, "records do not show what the rank does instead"
     assert [suspect.ranks for suspect in found.suspects] == [[1]]
+
+
+STANDING = peers(50, first=46, stand=True)
+
+
+@pytest.mark.parametrize(
+    "of_rank_1",
+    [
+        pytest.param(record(3, begun_ns=NOON - DAY, stands=True), id="stands in an earlier call"),
+        pytest.param(record(3, begun_ns=NOON - DAY), id="finished an earlier call"),
+        pytest.param(record(49, begun_ns=NOON - DAY, first=46), id="the same numbers"),
+    ],
+)
+def test_a_record_of_another_day_is_left_out_and_that_is_said(tmp_path: Path, of_rank_1: bytes) -> None:
+    found = judged(tmp_path, {**STANDING, 1: of_rank_1})
+    assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks
+    assert any("flight record of rank 1 was left out" in reason for reason in reasons(found))
+    assert "only a record of another run" in found.headline and "no report" not in found.headline
+    assert [(one.ranks, one.certainty) for one in found.suspects] == [([1], Certainty.LIKELY)]
+
+
+def test_a_record_of_the_same_hour_without_a_shared_number_is_compared(tmp_path: Path) -> None:
+    found = judged(tmp_path, {**STANDING, 1: record(3, begun_ns=NOON, stands=True)})
+    assert not reasons(found)
+    assert [one.ranks for one in found.suspects] == [[1]]

@@ -53,6 +53,7 @@ _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 _UNLESS_BUSY = "it is working and makes progress: sample it again after a minute"
 _UNLESS_LOADED = "its data arrives after all: sample it again after a minute"
 _UNLESS_HOST = "its host is fine and merely does not answer ddx"
+_UNLESS_COLLECTED = "its record of this run was not collected"
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,7 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
     hosts = {root.host} if root.host else {seat.host for seat in known if seat.host}
     absent = any(each.source is Source.PROCESSES and each.state is NodeState.UNKNOWN for each in root.conditions)
     unless = _UNLESS_HOST if absent else _UNLESS_BUSY if _may_only_be_slow(graph, root) else ""
+    unless = _UNLESS_COLLECTED if _is_of_another_run(graph, root) else unless
     suspect = Suspect(
         ranks=list(root.ranks),
         event=root.event,
@@ -217,6 +219,11 @@ def _suspect(graph: WaitGraph, roots: Roots, root: Root, seats: Mapping[int, Sea
         for each in _without_repeats(_evidence(graph, root))[:_MOST_CLAIMS]
     ]
     return suspect
+
+
+def _is_of_another_run(graph: WaitGraph, root: Root) -> bool:
+    """Whether the only records of the root's ranks are from another run, and nothing else shows what they do."""
+    return root.state is NodeState.UNKNOWN and graph.of_other_runs.issuperset(root.ranks)
 
 
 def _may_only_be_slow(graph: WaitGraph, root: Root) -> bool:
@@ -326,6 +333,8 @@ def _doing(graph: WaitGraph, root: Root) -> str:
     many = len(root.ranks) > 1
     if root.state is NodeState.UNKNOWN and any(each.source is Source.PROCESSES for each in root.conditions):
         return "cannot be reached"
+    if _is_of_another_run(graph, root):
+        return "left only records of another run" if many else "left only a record of another run"
     if root.mismatch is not None and not root.mismatch.aspect.startswith("circle"):
         return f"{'differ' if many else 'differs'} from {'their' if many else 'its'} peers in {root.mismatch.aspect}"
     if root.state is not NodeState.ENDED:

@@ -34,7 +34,7 @@ from ddx_tools.investigation.session.plan import Step, debug_server_plan, file_p
 from ddx_tools.investigation.show.addresses import Names, names_of
 from ddx_tools.investigation.show.case import case_of
 from ddx_tools.investigation.show.frameworks import frameworks_of, versions_of
-from ddx_tools.investigation.show.gaps import still_missing
+from ddx_tools.investigation.show.gaps import still_missing, unused
 from ddx_tools.investigation.show.jobs_of_hosts import jobs_by_rank
 from ddx_tools.investigation.show.origins import origins
 from ddx_tools.investigation.show.suspect_view import sight_of
@@ -425,7 +425,7 @@ def _look_closer(store: Store, found: Investigation, names: Names, told: Sequenc
 
     found.told = list(told)
     found.findings += found.told
-    found.missing = still_missing(store, found.missing)
+    found.missing = [*still_missing(store, found.missing), *unused(found.findings)]
     found.jobs = jobs_by_rank(store)
     found.frameworks = frameworks_of(store)
     found.versions = versions_of(store)

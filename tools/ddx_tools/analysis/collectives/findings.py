@@ -19,13 +19,16 @@ ASPECTS: dict[Aspect, tuple[str, str]] = {
 }
 """What ranks may differ in, most telling first: the attribute that holds the values, and the words for it."""
 
-State = Literal["outside", "device_behind", "elsewhere", "circle", "no_record", "stands_still", "silent", "unseen"]
+State = Literal[
+    "outside", "device_behind", "elsewhere", "circle", "no_record", "other_run", "stands_still", "silent", "unseen"
+]
 _WORDS: dict[State, str] = {
     "outside": "{has} no pending operation of {their} own",
     "device_behind": "called the operation, but {their} GPU never started it",
     "elsewhere": "took a different path from {their} peers",
     "circle": "{wait} for others that wait for {them}",
     "no_record": "left no record",
+    "other_run": "left only a record of another run",
     "stands_still": "{has} earlier calls pending that {their} peers finished long ago",
     "silent": "{has} no report in the log",
     "unseen": "{are} in a call that {their} flight record does not show",

@@ -31,7 +31,11 @@ def handled_exceptions(events: list[LogEvent]) -> set[int]:
                 steps[key].append(event)
     reported = any(event.kind in REPORTED_ENDS for event in events)
     tracebacks = [event for event in events if event.kind == "traceback"]
-    handled = {id(event) for event in tracebacks if event.caught or _was_handled(event, steps, reported=reported)}
+    handled = {
+        id(event)
+        for event in tracebacks
+        if event.caught or event.details.get("outlived") or _was_handled(event, steps, reported=reported)
+    }
     ended = {rank for event in events if event.kind in (*REPORTED_ENDS, *OWN_ENDS) for rank in event.ranks or (None,)}
     if None in ended:
         return handled

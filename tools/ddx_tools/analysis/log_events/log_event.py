@@ -49,6 +49,12 @@ class LogEvent:
         return self.row["code"] in _LIMIT_EXPIRED
 
     @property
+    def about_s(self) -> float | None:
+        """Its time or, if its line has no date, that of a dated line just above it."""
+        time_s: float | None = self.row["time_s"]
+        return self.details.get("after_s") if time_s is None else time_s
+
+    @property
     def is_note(self) -> bool:
         """Whether the rank's own interpreter left it on exit: it says what was intended, not how that ended."""
         return self.details.get("event") == "note"

@@ -60,6 +60,7 @@ def add_records(graph: WaitGraph, store: Store) -> None:
         state = NodeState.ELSEWHERE if rank in deviating else _STATES.get(found.fronts.status[rank])
         if state is not None:
             graph.note(program_of(rank), NodeCondition(state, Source.RECORDS, _WORDS[state]))
+    graph.of_other_runs |= found.records.of_other_runs
     unread = _unread(store)
     for rank in found.records.absent:
         state = NodeState.UNREAD if rank in unread else NodeState.UNKNOWN

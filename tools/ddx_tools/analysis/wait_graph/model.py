@@ -216,6 +216,8 @@ class WaitGraph:
     """Per rank, the host it runs on, as far as known."""
     unreported: set[int] = field(default_factory=set)
     """Ranks about which no source reports anything."""
+    of_other_runs: set[int] = field(default_factory=set)
+    """Ranks of which there is only a record of another run of the job."""
     absent: set[int] = field(default_factory=set)
     """Ranks that could not be captured because their host does not answer."""
     gone: set[int] = field(default_factory=set)

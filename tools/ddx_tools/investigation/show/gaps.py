@@ -1,17 +1,31 @@
-"""Drops gaps that another source fills."""
+"""Drops gaps that another source fills, and adds material that was read but could not be used."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ddx_tools.evidence.store import Store
-from ddx_tools.model.diagnosis import Missing
+from ddx_tools.model.diagnosis import Finding, Missing
 
 _HELD = (
     (re.compile(r"flight record of rank (\d+)"), "SELECT DISTINCT rank FROM fr_dumps WHERE entries > 0"),
     (re.compile(r"^(?:stack of )?rank (\d+) \(pid"), "SELECT DISTINCT rank FROM stack_threads WHERE role = 'rank'"),
 )
+
+_UNUSED = {
+    "records.left_out": "it was not compared with the other records",
+    "records.inconsistent": "records show health only if all are of one run and one moment, and at rest",
+}
+
+
+def unused(findings: Iterable[Finding]) -> list[Missing]:
+    """What findings say about material that was read, but shows nothing about this run of the job."""
+    return [
+        Missing(what=one.summary.rstrip("."), why_it_matters=_UNUSED[one.code])
+        for one in findings
+        if one.code in _UNUSED
+    ]
 
 
 def still_missing(store: Store, missing: Sequence[Missing]) -> list[Missing]:

@@ -19,7 +19,7 @@ from ddx_tools.parsers.logs.log_lines import FileIdentity, file_identity
 from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote, parse_error_file
 from ddx_tools.probes.declaration import ProbeArgs
 from ddx_tools.probes.job_log.row_writer import TEXT_LIMIT, Row, frame_names, traceback_details, user_place
-from ddx_tools.probes.job_log.runs import mark_earlier_runs
+from ddx_tools.probes.job_log.runs import mark_other_runs
 from ddx_tools.probes.job_log.scan import JobLog
 from ddx_tools.redaction.text import redact_bytes
 from ddx_tools.sources.host import Host
@@ -144,8 +144,13 @@ def log_rows(raw: Raw) -> Rows:
     read_lines_of(raw)
     rows = merge_rows(_item_rows(item, raw) for item in raw.items)
     logs = {item.source: item.facts["path"] for item in raw.items if item.kind != "error_file"}
-    for path in mark_earlier_runs(rows.get("log_events", ()), logs):
-        raw.problems.append(f"{path}: it is from an earlier run than the other logs, so its failures are not judged.")
+    facts = {item.source: item.facts["lines"].facts for item in raw.items if item.kind != "error_file"}
+    others = mark_other_runs(rows.get("log_events", []), logs, facts)
+    raw.problems += [
+        f"{path}: it is from an earlier run than the other logs, so its failures are not judged."
+        for path in others.earlier
+    ]
+    raw.problems += others.other_jobs
     return rows
 
 

@@ -41,8 +41,8 @@ def log_findings(store: Store) -> list[Finding]:
     """Return the findings about `log_events`; independent failures come first."""
     events = read_events(store)
     first_s = first_call_s(store)
-    before = [event for event in events if is_long_before(event.row["time_s"], first_s)]
-    earlier, events = parted([event for event in events if not is_long_before(event.row["time_s"], first_s)])
+    before = [event for event in events if is_long_before(event.about_s, first_s)]
+    earlier, events = parted([event for event in events if not is_long_before(event.about_s, first_s)])
     earlier += [event for event in before if event.ranks]
     identify(events, store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid"))
     _mark_caught(store, events)

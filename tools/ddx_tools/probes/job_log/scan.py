@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ from ddx_tools.parsers.logs.torchrun import FailureBlock, FailureBlockReader
 from ddx_tools.parsers.python.fatal_stack import FatalStackReader
 from ddx_tools.parsers.python.python_traceback import ASIDE, TracebackReader
 from ddx_tools.parsers.python.traceback_parts import Traceback
+from ddx_tools.probes.job_log.log_facts import TAIL_BYTES, LogFacts
 from ddx_tools.probes.job_log.row_writer import Row, RowWriter
 from ddx_tools.probes.job_log.step_rows import StepRows, ValueRows
 from ddx_tools.redaction.text import MARK
@@ -37,6 +39,10 @@ _FAILURES = ("traceback", "fatal_stack", *REPORTED_ENDS)
 _STREAM_LIMIT = 20_000
 _SILENCE_LINES = 20_000
 """After this many lines of other processes, an unfinished message of a process counts as ended."""
+
+_NEAR_LINES = 50
+"""A message without a date is taken to be from the time of a dated line at most this far above it."""
+_DATED_LINES = 400
 
 _SHORT_SILENCE_LINES = 200
 """The same limit, in a log of which too much was already read."""
@@ -102,6 +108,11 @@ class JobLog:
         self._ends: list[AttemptEnd] = []
         self._starts: list[NewStart] = []
         self._values = ValueRows()
+        self._before = b""
+        """The end of the block before the held one."""
+        self._dated: deque[tuple[int, float]] = deque(maxlen=_DATED_LINES)
+        """The last lines with a date that were read."""
+        self.facts = LogFacts()
 
     look = LineSelection
     """Selects the lines of a block that can matter."""
@@ -111,8 +122,10 @@ class JobLog:
         self.too_long += block.too_long
         if self._labels is None:
             self._labels = Labels(seen.block.data[:HEAD_BYTES])
+            self.facts.take_head(seen.block.data[:HEAD_BYTES], self._labels)
         held, self._held = self._held, seen
         if held is not None:
+            self._before = held.block.data[-TAIL_BYTES:]
             self._take_block(held, seen.kinds)
 
     @property
@@ -163,6 +176,9 @@ class JobLog:
         """Return all rows in line order, once the log has ended; their number is bounded."""
         held, self._held = self._held, None
         if held is not None:
+            assert self._labels is not None
+            tail = held.block.data[-TAIL_BYTES:]
+            self.facts.take_tail((self._before + tail)[-TAIL_BYTES:], self._labels)
             self._take_block(held, set())
         for stream in self._streams.values():
             self._close(stream)
@@ -183,6 +199,8 @@ class JobLog:
     # --- lines ----------------------------------------------------------------------------------------------
 
     def _take(self, line: LogLine) -> None:
+        if line.time_s is not None:
+            self._dated.append((line.number, line.time_s))
         stream = self._streams.get(line.stream)
         if stream is None:
             if len(self._streams) >= _STREAM_LIMIT:
@@ -253,7 +271,12 @@ class JobLog:
             traceback,
             process_index=index,
             aside=_is_aside(stream, traceback),
+            after_s=self._time_above(traceback.origin.line),
         )
+
+    def _time_above(self, number: int) -> float | None:
+        """The time of the last line with a date, if that is not far above a line."""
+        return next((time_s for at, time_s in reversed(self._dated) if number - _NEAR_LINES <= at <= number), None)
 
     def _add_summary(self, block: FailureBlock, last_line: int) -> None:
         self._rows.summary(block)

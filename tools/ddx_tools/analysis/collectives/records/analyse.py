@@ -9,7 +9,7 @@ from itertools import combinations
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.odd_ranks import part
 from ddx_tools.analysis.collectives.records import simultaneity
-from ddx_tools.analysis.collectives.records.at_rest import is_at_rest
+from ddx_tools.analysis.collectives.records.at_rest import doubt_about
 from ddx_tools.analysis.collectives.records.comparable import elements
 from ddx_tools.analysis.collectives.records.device_positions import Fronts, long_silent
 from ddx_tools.analysis.collectives.records.exchanges import exchange_mismatches
@@ -72,9 +72,8 @@ def _findings(waits: Solved) -> list[Finding]:
         and known
         and (moving or not stands_in_something(records, fronts))
         and simultaneity.overlap(records)
-        and is_at_rest(records)
     ):
-        about.append(simultaneity.consistent(records))
+        about.append(doubt_about(records, fronts) or simultaneity.consistent(records))
     if others := simultaneity.other_attempts(records):
         about.append(others)
     return faults + about

@@ -23,7 +23,8 @@ _SAME_TIME_NS = 600_000_000_000
 """In a job that makes no progress, no rank calls operations for longer than this: NCCL's default timeout."""
 _SETTLED_NS = 2_000_000_000
 """Another rank of the same attempt may have written its last dump this much later, whatever the others did."""
-_LIVE = frozenset({"agent", "endpoint"})
+LIVE = frozenset({"agent", "endpoint"})
+"""Origins of dumps that running processes gave on request."""
 _NUMBERED = re.compile(r"(?:^|[^a-z])(?:attempt|restart|retry)[-_]?(\d{1,9})", re.IGNORECASE)
 _MOST_LINES = 10
 _MOST_SHOWN = 120
@@ -78,7 +79,7 @@ def chosen_attempt(dumps: Sequence[_Row]) -> ChosenDumps:
     """Choose the dumps that count among rows of `fr_dumps` with a known rank. Dumps from live ranks always count."""
     sets: dict[str, _Set] = {}
     for dump in dumps:
-        if dump["origin"] not in _LIVE and dump["attempt"] is not None:
+        if dump["origin"] not in LIVE and dump["attempt"] is not None:
             sets.setdefault(dump["attempt"], _Set(dump["attempt"])).add(dump)
     left_out: list[str] = []
     used = _of_the_last_moment(_together(list(sets.values()), left_out), left_out)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ddx_tools.analysis.collectives.records.attempts import LIVE
 from ddx_tools.analysis.collectives.records.usual_waits import patience_for
 from ddx_tools.evidence.store import Store
 
@@ -34,6 +35,8 @@ class RankRecord:
     """Record id of the oldest finished operation in the record."""
     notes_ends_at_once: bool
     """Its backend records the end of an operation without a watchdog (Gloo)."""
+    live: bool
+    """It was taken from the running process, at the same moment as its peers' records."""
     hides_transfers: bool
     """Its backend counts sends and receives without recording them (Gloo), and the rank made some or may be in one."""
 
@@ -109,6 +112,7 @@ def _rank_record(
         with_frames=any(dump["with_frames"] for dump in dumps),
         oldest_done=seen.get("oldest_done"),
         notes_ends_at_once=gloo,
+        live=dumps[0]["origin"] in LIVE,
         hides_transfers=(begins or bool(seen.get("hides_transfers"))) and gloo,
     )
 

@@ -162,6 +162,7 @@ class Records:
         make_differences(store)
         self.world_size = chosen.world_size
         self.left_out = chosen.left_out
+        self.of_other_runs = chosen.of_other_runs
         self.ranks, self.starts_seen, self.patience_s = rank_records(store, chosen.dumps)
         self.groups = {row["group_id"]: _group(row) for row in chosen.groups}
         self._load_positions()

@@ -28,6 +28,8 @@ class DumpSelection:
     world_size: int | None
     left_out: list[str]
     """Dumps from another attempt of the job, or another moment, as lines for a person."""
+    of_other_runs: frozenset[int]
+    """Ranks whose dumps were left out because they are from another run."""
 
 
 def select(store: Store) -> DumpSelection:
@@ -50,7 +52,7 @@ def select(store: Store) -> DumpSelection:
     sizes = [dump["world_size"] for dump in dumps if dump["world_size"]]
     for dump in later:
         base[dump["rank"]][0]["with_frames"] |= dump["with_frames"]
-    return DumpSelection(base, groups, max(sizes, default=None), [*said, *choice.left_out])
+    return DumpSelection(base, groups, max(sizes, default=None), [*said, *choice.left_out], frozenset(foreign))
 
 
 def _of_the_moment(dumps: list[_Row]) -> tuple[list[_Row], list[_Row]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace
@@ -26,11 +26,16 @@ def missing_records(records: Records) -> Finding | None:
         "records.rank_missing",
         Severity.NOTICE,
         absent,
-        f"{rank_list(absent).capitalize()} left no flight record; the other records cannot show what they do.",
+        f"{rank_list(absent).capitalize()} left no flight record{_of_this_run(records, absent)}; the other records "
+        "cannot show what they do.",
         where(None),
         FindingPlace([*_last_calls_with(records, records.absent), Evidence(source="fr_dumps")]),
         recorded=len(records.ranks),
     )
+
+
+def _of_this_run(records: Records, absent: Iterable[int]) -> str:
+    return " of this run" if records.of_other_runs.intersection(absent) else ""
 
 
 def _last_calls_with(records: Records, absent: Set[int]) -> list[Evidence]:
@@ -106,7 +111,12 @@ def other_attempts(records: Records) -> Finding | None:
         return None
     said = "Only the flight records of the last attempt were compared. " + " ".join(records.left_out[:2])
     return raising.finding(
-        "records.left_out", Severity.NOTICE, [], said, where(None), FindingPlace([Evidence(source="fr_dumps")])
+        "records.left_out",
+        Severity.NOTICE,
+        records.of_other_runs,
+        said,
+        where(None),
+        FindingPlace([Evidence(source="fr_dumps")]),
     )
 
 

@@ -79,7 +79,7 @@ def _waited_for(records: Records, graph: SolvedWaits[Recorded], moving: bool) ->
         called = [entry.evidence() for entry in _entries(records, own[:_MAX_EVIDENCE]) if entry.rank in ranks]
         before = _behind(direct, ranks) if state == "device_behind" else called[:1]
         yield raising.waited_for(
-            state,
+            state if state != "no_record" or not records.of_other_runs.issuperset(ranks) else "other_run",
             ranks,
             graph.victims,
             where(
