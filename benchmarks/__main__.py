@@ -21,6 +21,7 @@ from benchmarks import (
     serve_start,
     small_log,
     stacks_time,
+    why_time,
 )
 from benchmarks.measurement import Measurement
 
@@ -33,6 +34,7 @@ SERIES = {
     "job_logs": job_logs.measure,
     "profiles": profiles.measure,
     "many_hosts": many_hosts.measure,
+    "why": why_time.measure,
 }
 
 

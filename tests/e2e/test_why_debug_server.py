@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from machine_load import on_this_machine
 
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.errors import NotPermitted
@@ -83,11 +84,15 @@ def _told(said: Any) -> tuple[str, list[int], str, str]:
     return said["verdict"], first["ranks"], headline, said["causes"][0]["id"]
 
 
+ANSWER_S = 10.0
+"""By one address, with one rank that does not answer as well."""
 DIAGNOSED = ("diagnosed", [2], "Rank 2 is sleeping at train.py", "slow-rank-before-collective")
 
 
 def test_one_address_names_rank_line_and_cause(job: tuple[int, list[psutil.Process]]) -> None:
+    began_s = time.monotonic()
     said = _why(job[0])
+    assert time.monotonic() - began_s <= on_this_machine(ANSWER_S)
     assert _told(said) == DIAGNOSED
     assert "train.py:6 load_shard" in said["headline"]
 
@@ -96,7 +101,9 @@ def test_a_rank_that_does_not_answer_is_told_and_takes_nothing_away(job: tuple[i
     stopped = job[1][4]
     stopped.send_signal(signal.SIGSTOP)
     try:
+        began_s = time.monotonic()
         said = _why(job[0])
+        assert time.monotonic() - began_s <= on_this_machine(ANSWER_S)
     finally:
         stopped.send_signal(signal.SIGCONT)
     assert _told(said) == DIAGNOSED
@@ -110,6 +117,21 @@ class NoAttach(LocalHost):
         if call.op == "stack":
             return error_reply(NotPermitted("permission denied: attaching needs CAP_SYS_PTRACE", ""))
         return super().answer(call)
+
+
+class AddressAlone(NoAttach):
+    """Neither attaches nor has processes of the job to look at."""
+
+    def answer(self, call: HostCall) -> Reply:
+        if call.op not in ("fetch", "now"):
+            return error_reply(NotPermitted(f"{call.op} is not permitted", ""))
+        return super().answer(call)
+
+
+def test_the_address_is_enough_where_nothing_else_may_be_read(job: tuple[int, list[psutil.Process]]) -> None:
+    found = investigate([], debug_server=f"localhost:{job[0]}", machine=AddressAlone).diagnose()
+    assert found.suspects[0].ranks == [2]
+    assert "train.py:6 load_shard" in found.headline
 
 
 def test_without_the_right_to_attach_the_stacks_come_from_the_server(job: tuple[int, list[psutil.Process]]) -> None:

@@ -1,25 +1,32 @@
 """`ddx watch`: what each rank does, told from look to look."""
 
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from ras_servers import RasJob, ras
 from rich.console import Console
 from terminal import Terminal
 
 from ddx_server.watch import watch_command
 from ddx_server.watch.hosts import WatchedHosts, line_of
+from ddx_server.watch.polled_ras import PolledRas
 from ddx_server.watch.ranks import RankLook, RankRow, summary
 from ddx_tools.model.errors import UsageError
+from ddx_tools.parsers.launch.launchers import find_jobs
 from ddx_tools.sources.cluster.targets import Reach
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.job_target import select_job
 
 MIB = 1 << 20
 
@@ -71,16 +78,26 @@ def test_a_group_that_the_counters_do_not_name_is_not_guessed() -> None:
     assert looked(0, (0.0, at(0, said)), (9.0, at(0, said))).doing == "waits in a group, sequence 12"
 
 
+@contextmanager
+def two_ranks(**environment: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Two processes that a launcher might have started as ranks, without torch."""
+    job = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid())}
+    program = [sys.executable, "-c", "import time; time.sleep(100)"]
+    environ = {**os.environ, **job, **environment}
+    started = [subprocess.Popen(program, env={**environ, "RANK": str(rank)}) for rank in range(2)]
+    try:
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
 @pytest.fixture
 def ranks() -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Two processes that a launcher might have started as ranks, without torch."""
-    environ = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid())}
-    program = [sys.executable, "-c", "import time; time.sleep(100)"]
-    started = [subprocess.Popen(program, env={**environ, "RANK": str(rank)}) for rank in range(2)]
-    yield started
-    for process in started:
-        process.kill()
-        process.wait()
+    """Two ranks."""
+    with two_ranks() as started:
+        yield started
 
 
 @pytest.mark.needs("linux")
@@ -90,6 +107,29 @@ def test_any_job_can_be_watched_in_lines(ranks: list[subprocess.Popen[bytes]]) -
     watch_command([str(ranks[0].pid)], 0.0, Console(file=out, width=200), most_looks=3)
     (line,) = out.getvalue().splitlines()
     assert line.split("  ")[1] == "rank 0: idle; rank 1: stopped"
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize(
+    ("lacks", "how", "told"),
+    [
+        ({("ff", 5): 1}, "json", ["NCCL's RAS: Rank 5 "]),
+        ({}, "json", []),
+        ({}, "garbage", ["NCCL's RAS at ADDRESS: "]),
+    ],
+)
+def test_nccls_ras_says_who_is_behind(lacks: dict[tuple[str, int], int], how: str, told: list[str]) -> None:
+    job = RasJob(ranks=8, communicators={"ff": range(8)}, counts={"ff": 100}, lacks=lacks)
+    with ras(job.report, how=how) as address, two_ranks(NCCL_RAS_ADDR=address, WORLD_SIZE="8") as started:
+        job.pids = {rank: process.pid for rank, process in enumerate(started)}
+        found = select_job(find_jobs(json.loads(LocalHost().processes().data)), [str(started[0].pid)])
+        with closing(PolledRas(found, among_others=False)) as polled:
+            while not polled.answers:
+                polled.refresh()
+                time.sleep(0.1)
+    assert [line[: len(start)] for line, start in zip(polled.notes, told, strict=True)] == [
+        start.replace("ADDRESS", address)[: len(start)] for start in told
+    ]
 
 
 @pytest.mark.needs("linux")
@@ -158,6 +198,14 @@ def test_the_ranks_of_many_hosts_stand_in_one_line(tmp_path: Path) -> None:
         "step 7; rank 2 on node-2: stopped (31 s); ranks 0-1, 3: waits in default_pg, sequence 12 (31 s); "
         "node-3: ssh: connect to host node-3 port 22: Connection refused"
     )
+
+
+def test_what_nccls_ras_says_on_several_hosts_stands_there_once(tmp_path: Path) -> None:
+    behind = "NCCL's RAS: rank 1 launched fewer"
+    for name, rank in (("one", 0), ("two", 1)):
+        (tmp_path / name).write_bytes(line_of(7, [row(rank, "idle")], [behind], tells_waits=True))
+    reach = hosts_that(tmp_path, a=f"cat {tmp_path}/one; exec sleep 20", b=f"cat {tmp_path}/two; exec sleep 20")
+    assert watched(reach, 4).splitlines()[-1].count(behind) == 1
 
 
 def test_what_a_host_says_wrongly_is_passed_over(tmp_path: Path) -> None:

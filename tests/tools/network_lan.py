@@ -51,7 +51,9 @@ class Lan(Host):
         """As the machine that is described."""
         self.asked.append(f"{call.op} {call.key}")
         if call.op == "tcp":
-            return Reply(self._tcp(*call.key.split(" ", 2)))
+            return Reply(self._tcp(*call.key.split()))
+        if call.op == "ras":
+            return Reply(self.ras or b"")
         if call.op == "run":
             return self._run(json.loads(call.key))
         known = {
@@ -62,10 +64,9 @@ class Lan(Host):
             return Reply(json.dumps(known[call.op]).encode())
         return error_reply(NotFound(f"{call.key}: no such file"))
 
-    def _tcp(self, address: str, port: str, line: str = "") -> bytes:
+    def _tcp(self, address: str, port: str) -> bytes:
         if port == "28028":
-            known = OPEN if self.ras is not None else ANSWERS
-            return (self.ras or b"") if line else known.format(address, port).encode()
+            return (OPEN if self.ras is not None else ANSWERS).format(address, port).encode()
         return self.ports.get(int(port), ANSWERS).format(address, port).encode()
 
     def _run(self, argv: list[str]) -> Reply:

@@ -61,6 +61,21 @@ def test_a_rank_that_does_not_answer_costs_itself_only(how: str, said: str) -> N
     assert "rank 3 ended" not in found.model_dump_json()
 
 
+@pytest.mark.parametrize("how", ["silent", "held"])
+def test_a_rank_that_answers_no_dump_request_is_not_called_dead(how: str) -> None:
+    """As in `destroy_process_group()`: the others wait for it, and its process is there."""
+    with debug_server("hung", ranks={2: how}) as address:
+        result = investigate([], debug_server=address)
+    found = result.diagnose()
+    assert found.verdict == "undecided"
+    assert found.suspects[0].ranks == [2]
+    assert "cause undecided" in found.headline
+    gone = ("rank.process_gone", "rank.killed", "rank.exited", "rank.raised")
+    assert not [finding for finding in result.findings if finding.code in gone]
+    (unread,) = [finding for finding in result.findings if finding.code == "rank.unreadable"]
+    assert (unread.ranks, "destroy_process_group()" in unread.attributes["remedy"]) == ([2], how == "silent")
+
+
 def test_where_no_rank_can_be_reached_the_pages_of_the_server_answer() -> None:
     hidden = dict.fromkeys(range(4), "gone")
     with debug_server("hung", ranks=hidden) as address:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +19,11 @@ from ddx_tools.investigation.run import investigate
 from ddx_tools.investigation.session.plan import Step
 from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.diagnosis import Finding, ProbeStatus, Severity
-from ddx_tools.model.errors import TimedOut, UsageError
+from ddx_tools.model.errors import UsageError
 from ddx_tools.probes.network.probe import PROBE
 from ddx_tools.sources.host import HostCall
 from ddx_tools.sources.hosts.local import LocalHost
-from ddx_tools.sources.hosts.tcp_exchange import ask_line, try_port
+from ddx_tools.sources.hosts.tcp_exchange import try_port
 from ddx_tools.sources.raw import Raw
 
 NCCL = Path(__file__).parents[1] / "fixtures" / "nccl"
@@ -275,10 +272,11 @@ def test_the_absent_tool_of_a_second_peer_is_not_named_twice() -> None:
     assert len(raw.problems) == 1
 
 
-def test_nccls_ras_is_asked_where_it_listens() -> None:
-    lan = Lan(ras=(NCCL / "ras_2.24.txt").read_bytes())
+@pytest.mark.parametrize("report", ["ras_2.24.txt", "ras_2.28.9.json"])
+def test_nccls_ras_is_asked_where_it_listens(report: str) -> None:
+    lan = Lan(ras=(NCCL / report).read_bytes())
     assert "collective.missing_ranks" in {finding.code for finding in looked(lan)}
-    assert "tcp 127.0.0.1 28028 verbose status" in lan.asked
+    assert "ras 127.0.0.1:28028" in lan.asked
 
 
 # --- captures
@@ -337,48 +335,12 @@ def test_what_a_bundle_does_not_hold_is_not_healthy(tmp_path: Path) -> None:
 # --- one connection
 
 
-@contextlib.contextmanager
-def server(answer: bytes | None) -> Iterator[int]:
-    """A port that answers one line with `answer` and hangs up; with None it never does."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        held: list[socket.socket] = []
-
-        def serve() -> None:
-            with contextlib.suppress(OSError):
-                connection, _ = listening.accept()
-                held.append(connection)
-                if answer is not None:
-                    connection.recv(100)
-                    connection.sendall(answer)
-                    connection.close()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for connection in held:
-            connection.close()
-
-
 def test_a_port_that_is_open_and_one_that_is_not() -> None:
-    with server(None) as port:
-        assert b"succeeded!" in try_port("127.0.0.1", port, 5.0)
-    closed = port
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        closed = listening.getsockname()[1]
+        assert b"succeeded!" in try_port("127.0.0.1", closed, 5.0)
     assert b"failed: Connection refused" in try_port("127.0.0.1", closed, 5.0)
     assert b"answers: Connection refused" in try_port("127.0.0.1", closed, 5.0, listens=False)
-
-
-def test_a_line_is_answered_until_the_server_hangs_up() -> None:
-    with server(b"NCCL version 2.30.7\nJob summary\n") as port:
-        assert ask_line("127.0.0.1", port, "verbose status", 5.0, 1 << 20) == b"NCCL version 2.30.7\nJob summary\n"
-
-
-def test_an_answer_is_bounded_in_bytes_and_in_time() -> None:
-    with server(b"x" * 5000) as port:
-        assert len(ask_line("127.0.0.1", port, "status", 5.0, 100)) <= 100
-    with server(None) as port, pytest.raises(TimedOut):
-        ask_line("127.0.0.1", port, "status", 0.05, 100)
 
 
 def test_a_name_is_no_address_to_connect_to() -> None:

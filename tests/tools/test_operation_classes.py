@@ -11,7 +11,16 @@ TORCHCOMMS = {
     "reduce_scatter", "reduce_scatter_v", "reduce_scatter_single", "all_to_all_single", "all_to_all_v_single",
     "all_to_all", "barrier", "scatter", "gather", "gather_single", "split", "new_window", "batch_op_issue", "finalize",
 }  # fmt: skip
-"""`getOpName` of comms/torchcomms/hooks/common/OpNameHelper.hpp (7203755d)."""
+"""`getOpName` of comms/torchcomms/hooks/common/OpNameHelper.hpp (7203755d): a copy by hand, as no package has the list.
+"""
+C10D_HOOK = {
+    "send", "recv", "broadcast", "all_reduce", "allreduce_coalesced", "reduce", "all_gather", "_all_gather_base",
+    "allgather_coalesced", "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base",
+    "reduce_scatter_tensor_coalesced", "all_to_all", "all_to_all_single", "barrier", "scatter", "gather", "split",
+    "new_window", "allreduce", "allgather", "alltoall",
+}  # fmt: skip
+"""`hookOpName` of torch/csrc/distributed/c10d/hooks/FlightRecorderHook.cpp (main after 2.13), with its first spellings
+of three: a copy by hand, too. It is a list apart from TorchComms' and from the analyser's `COLLECTIVES`."""
 
 
 def known(name: str) -> bool:
@@ -25,8 +34,13 @@ def test_every_operation_of_torchs_own_list_has_a_class() -> None:
     assert [name for name in sorted(COLLECTIVES | P2P) if not known(name)] == []
 
 
-def test_every_operation_of_torchcomms_has_a_class() -> None:
-    assert [name for name in sorted(TORCHCOMMS) if not known(name)] == []
+@pytest.mark.parametrize("names", [TORCHCOMMS, C10D_HOOK], ids=["torchcomms", "c10d hook"])
+def test_every_operation_of_the_copied_lists_has_a_class(names: set[str]) -> None:
+    assert [name for name in sorted(names) if not known(name)] == []
+
+
+def test_a_receive_from_any_source_of_c10ds_hook_is_a_transfer() -> None:
+    assert class_of("nccl2:recv 1<-?").kind == "transfer"
 
 
 @pytest.mark.parametrize("backend", ["", "nccl:", "nccl2:", "gloo:", "xccl:"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
+from machine_load import on_this_machine
 from ras_servers import TEXT, RasJob, four_stages, ras
 
 from ddx_tools.analysis.wait_graph.build import wait_graph
@@ -233,15 +235,53 @@ def why(pid: int) -> tuple[Diagnosis, list[Finding]]:
     return found.diagnose(), found.findings
 
 
+WHY_S = 20.0
+"""8 local ranks with a RAS, whatever it answers: 6 s of ddx, and the deadline of 9 s."""
+
+
 @pytest.mark.needs("linux")
 def test_why_names_who_is_behind_of_64_ranks_in_4_communicators() -> None:
     job = four_stages(lacks={("a2", 37): 1})
     with ras(job.report) as address, processes(range(32, 40), {"NCCL_RAS_ADDR": address}) as pids:
         job.pids = pids
+        began_s = time.monotonic()
         diagnosis, findings = why(pids[32])
+        took_s = time.monotonic() - began_s
+    assert took_s <= on_this_machine(WHY_S)
     (missing,) = of_code(findings, "collective.missing_ranks")
     assert (missing.ranks, missing.group, missing.severity) == ([37], "communicator a2 of 16 ranks", Severity.FAILURE)
     assert diagnosis.suspects[0].ranks == [37]
+
+
+@pytest.mark.needs("linux")
+def test_why_names_nobody_of_64_ranks_that_launch_more_or_the_same() -> None:
+    later = four_stages()
+    later.counts = dict.fromkeys(later.counts, 829)
+    for reports in ([four_stages(lacks={("a2", 37): 1}), later], [four_stages()]):
+        with (
+            ras(*(job.report for job in reports)) as address,
+            processes(range(32, 40), {"NCCL_RAS_ADDR": address}) as pids,
+        ):
+            for job in reports:
+                job.pids = pids
+            diagnosis, findings = why(pids[32])
+        assert not of_code(findings, "collective.missing_ranks")
+        assert not [suspect for suspect in diagnosis.suspects if 37 in suspect.ranks]
+        assert diagnosis.verdict != "diagnosed"
+
+
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize("how", ["refused", "silent", "slow", "garbage"])
+def test_why_answers_in_time_whatever_ras_does(how: str) -> None:
+    with ras(how=how) as listens:
+        address = "127.0.0.1:1" if how == "refused" else listens
+        with processes(range(32, 40), {"NCCL_RAS_ADDR": address}) as pids:
+            began_s = time.monotonic()
+            diagnosis, _ = why(pids[32])
+            took_s = time.monotonic() - began_s
+    assert took_s <= on_this_machine(WHY_S)
+    assert f"NCCL's RAS at {address}" in "\n".join(gap.what for gap in diagnosis.missing)
+    assert diagnosis.verdict != "diagnosed"
 
 
 @pytest.mark.needs("linux")

@@ -59,7 +59,7 @@ def watch_command(
     ):
         for _ in range(most_looks) if most_looks is not None else count():
             job.look()
-            doings, now = [row.doing for row in job.rows] + job.unheard, time.monotonic()
+            doings, now = [row.doing for row in job.rows] + job.notes, time.monotonic()
             if console.is_terminal:
                 _show(job, pages, live)
             elif doings and (doings != said or now - said_s >= _LINE_EVERY_S):
@@ -77,16 +77,17 @@ def watch_command(
 
 def tell_rows(job: str, interval_s: float, out: BinaryIO) -> None:
     """Serve one host of many: write a line of rows per sample, until the job is over or the reader is gone."""
-    watched = _job_here([], job)
+    watched = _job_here([], job, among_others=True)
     while not watched.is_over:
         watched.look()
-        out.write(line_of(watched.step, watched.rows, tells_waits=watched.tells_waits))
+        out.write(line_of(watched.step, watched.rows, watched.notes, tells_waits=watched.tells_waits))
         out.flush()
         time.sleep(interval_s)
 
 
-def _job_here(target: Sequence[str], wanted: str = "") -> WatchedJob:
-    job = WatchedJob(select_job(jobs_meant(find_jobs(json.loads(LocalHost().processes().data)), wanted), target))
+def _job_here(target: Sequence[str], wanted: str = "", *, among_others: bool = False) -> WatchedJob:
+    found = find_jobs(json.loads(LocalHost().processes().data))
+    job = WatchedJob(select_job(jobs_meant(found, wanted), target), among_others=among_others)
     if not job.rows:
         raise UsageError("no rank of that job runs on this host", "`ddx jobs` lists the jobs here.")
     return job
@@ -99,13 +100,13 @@ def _show(job: Watched, pages: Pages, live: Live) -> None:
 
 def _line(job: Watched) -> str:
     step = f"step {job.step}; " if job.step is not None else ""
-    return f"{time.strftime('%H:%M:%S')}  {step}{'; '.join(filter(None, (summary(job.rows), *job.unheard)))}"
+    return f"{time.strftime('%H:%M:%S')}  {step}{'; '.join(filter(None, (summary(job.rows), *job.notes)))}"
 
 
 def _grid(job: Watched, hint: str) -> Table:
     step = f"step {job.step}" if job.step is not None else None
     unknown = "" if job.tells_waits else "it is unknown who waits for whom, since the job was not started by `ddx run`"
-    caption = "\n".join(filter(None, (hint, unknown if job.rows else "waiting for the first answer", *job.unheard)))
+    caption = "\n".join(filter(None, (hint, unknown if job.rows else "waiting for the first answer", *job.notes)))
     table = Table(title=step, caption=safe(caption, limit=2000))
     hosts = ["host"] if any(row.host for row in job.rows) else []
     for heading in ("rank", *hosts, "does", "last moved", "memory", "GPU"):

@@ -16,6 +16,7 @@ from ddx_tools.sources.cluster.targets import Reach, folded
 
 _KIND = b"ddx1 ranks "
 _LONGEST_LINE = 1 << 20
+_LONGEST_NOTE, _MOST_NOTES = 400, 8
 _SILENT_S = 10.0
 """Seconds beyond the sampling interval after which a host counts as silent."""
 _FIRST_WORD_S = 15.0
@@ -23,10 +24,10 @@ _NO_WORD = "no answer from its host"
 _PAGE_S = 30.0
 
 
-def line_of(step: int | None, rows: Sequence[RankRow], *, tells_waits: bool) -> bytes:
+def line_of(step: int | None, rows: Sequence[RankRow], notes: Sequence[str] = (), *, tells_waits: bool) -> bytes:
     """A host's report on its ranks at one sample, as one line."""
     seen = [[row.rank, row.pid, row.doing, row.age_s, row.rss_bytes, row.gpu_bytes] for row in rows]
-    return note("ranks", step=step, tells_waits=tells_waits, rows=seen)
+    return note("ranks", step=step, tells_waits=tells_waits, rows=seen, notes=[line[:_LONGEST_NOTE] for line in notes])
 
 
 class WatchedHosts:
@@ -57,13 +58,15 @@ class WatchedHosts:
         return len(self._listening.ended) == len(self._reach.hosts)
 
     @property
-    def unheard(self) -> list[str]:
-        """The hosts that have reported nothing, with the reason: `node[3-4]: Connection refused`."""
+    def notes(self) -> list[str]:
+        """What hosts say about NCCL's RAS, and the hosts that have reported nothing, with the reason:
+        `node[3-4]: Connection refused`."""
         reasons: dict[str, list[str]] = {}
         for host in self._reach.hosts:
             if host not in self._heard and (why := self._listening.ended.get(host) or self._late()):
                 reasons.setdefault(why[:160], []).append(host)
-        return [f"{folded(hosts)}: {why}" for why, hosts in reasons.items()]
+        told = dict.fromkeys(line for _, report in list(self._heard.values()) for line in report["notes"])
+        return [*list(told)[:_MOST_NOTES], *(f"{folded(hosts)}: {why}" for why, hosts in reasons.items())]
 
     def look(self) -> None:
         """Process the reports since the last call; ranks of a host that fell silent are marked so."""
@@ -106,6 +109,7 @@ class WatchedHosts:
                 "step": None if said["step"] is None else int(said["step"]),
                 "tells_waits": bool(said["tells_waits"]),
                 "rows": [_row(host, *row) for row in said["rows"]],
+                "notes": [str(line)[:_LONGEST_NOTE] for line in said["notes"][:_MOST_NOTES]],
             }
         except (ValueError, TypeError, KeyError):
             return

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from ddx_server.run.printed_progress import PrintedProgress
+from ddx_server.watch.polled_ras import PolledRas
 from ddx_server.watch.ranks import RankLook, RankRow
 from ddx_tools.model.errors import DdxError
 from ddx_tools.parsers.launch.launchers import Job
@@ -22,7 +23,7 @@ _PARALLEL = 16
 class WatchedJob:
     """A watched job, with the latest state of its ranks."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, among_others: bool = False) -> None:
         self.run_dir = job.run_dir
         self._processes = {
             member.rank: psutil.Process(member.pid)
@@ -32,6 +33,7 @@ class WatchedJob:
         self.rows = [RankRow(rank, process.pid) for rank, process in sorted(self._processes.items())]
         self._printed = PrintedProgress(Path(job.run_dir) / "launcher.log") if job.run_dir else None
         self._pool = ThreadPoolExecutor(_PARALLEL)
+        self._ras = PolledRas(job, among_others=among_others)
 
     @property
     def tells_waits(self) -> bool:
@@ -39,9 +41,9 @@ class WatchedJob:
         return self.run_dir is not None
 
     @property
-    def unheard(self) -> list[str]:
-        """Always empty: there is no other host."""
-        return []
+    def notes(self) -> list[str]:
+        """What NCCL's RAS says about ranks that are behind, on any host."""
+        return self._ras.notes
 
     @property
     def step(self) -> int | None:
@@ -57,6 +59,7 @@ class WatchedJob:
         """Take a sample of every rank."""
         if self._printed:
             self._printed.look()
+        self._ras.refresh()
         looks = list(self._pool.map(self._look_at, self.rows))
         now = time.monotonic()
         for row, seen in zip(self.rows, looks, strict=True):
@@ -69,7 +72,8 @@ class WatchedJob:
         return [line for _, line in look(["rank", str(rank)], [str(self.rows[0].pid)]).lines]
 
     def close(self) -> None:
-        """Do nothing: no process was started."""
+        """Stop asking RAS."""
+        self._ras.close()
 
     def _look_at(self, row: RankRow) -> RankLook:
         process = self._processes[row.rank]

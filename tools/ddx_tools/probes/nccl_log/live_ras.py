@@ -52,7 +52,8 @@ def ask_job(host: Host, raw: Raw, job: Job, *, among_others: bool) -> None:
         if not is_ras(text):
             _failed(raw, address, HostError(f"{address} does not answer like NCCL's RAS", ""))
             return
-        raw.items.append(RawItem(RAS, reply.data, reply.source or f"ras {address}", {"taken_s": taken_s}))
+        source = reply.source or f"ras {address}, answer {len(raw.of(RAS)) + 1}"
+        raw.items.append(RawItem(RAS, reply.data, source, {"taken_s": taken_s}))
         facts = [fact for fact in read_ras(text) if fact.what == "operations"]
         if not any(fact.status == "MISMATCH" for fact in facts) or (before and _launched(before) != _launched(facts)):
             break

@@ -33,7 +33,7 @@ _FEW_PINGS = (15, 0.2)
 _ENOUGH = 0.8
 _SIZE_PINGS = 3
 """A size fails only if all of these pings are lost: random loss is not an MTU limit."""
-_RAS_ADDRESS, _RAS_PORT, _RAS_S = "127.0.0.1", 28028, 15.0
+_RAS_ADDRESS, _RAS_PORT, _RAS_S = "127.0.0.1", 28028, 9.0
 """NCCL_RAS_ADDR's default; NVIDIA/nccl v2.30.7, docs/userguide/source/troubleshooting/ras.rst."""
 _IPERF3_S, _PERFTEST_S = 3, 3
 _GRACE_S = 12.0
@@ -204,15 +204,16 @@ def _iperf3(asking: NetworkQueries, address: str, port: int, facts: Facts) -> No
 
 
 def _ask_ras(asking: NetworkQueries) -> None:
-    """Send the line that `ncclras -v` sends, if a process with NCCL 2.24 or newer listens here."""
+    """Ask for RAS's report, if a process with NCCL 2.24 or newer listens here."""
     known = asking.try_port(kinds.RAS_PORT, _RAS_ADDRESS, _RAS_PORT, {}, timeout_s=1.0, listens=False)
     tried = read_tried(known.data) if known else None
     if tried is None or tried.outcome != "open":
         asking.raw.searched.append("NCCL's RAS on localhost:28028: no process listens")
         return
-    if asking.ask_line(RAS, _RAS_ADDRESS, _RAS_PORT, "verbose status", timeout_s=_RAS_S) is None:
+    address = f"{_RAS_ADDRESS}:{_RAS_PORT}"
+    if asking.ask(RAS, lambda: asking.host.nccl_ras(address, timeout_s=_RAS_S)) is None:
         asking.raw.status = ProbeStatus.PARTIAL
-        asking.raw.problems.append(f"{_RAS_ADDRESS}:{_RAS_PORT} is open, but its answer is not that of NCCL's RAS.")
+        asking.raw.problems.append(f"{address} is open, but its answer is not that of NCCL's RAS.")
 
 
 # --- packet captures, read with tshark. The packets are not kept: their payload is private

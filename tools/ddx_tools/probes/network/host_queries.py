@@ -16,8 +16,6 @@ from ddx_tools.sources.raw import Raw, RawItem
 Facts = Mapping[str, Any]
 """What is known about an answer, apart from its bytes."""
 
-_MOST_ANSWER_BYTES = 16 << 20
-
 
 class NetworkQueries:
     """The queries of one capture, and the raw material they fill."""
@@ -68,11 +66,6 @@ class NetworkQueries:
         `ddx_tools.sources.hosts.tcp_exchange`."""
         call = HostCall("tcp", f"{address} {port}", {"timeout_s": timeout_s, "listens": listens})
         return self.ask(kind, lambda: self.host.answer(call).checked(), facts)
-
-    def ask_line(self, kind: str, address: str, port: int, line: str, *, timeout_s: float) -> RawItem | None:
-        """Send a server one line of text and return its answer."""
-        call = HostCall("tcp", f"{address} {port} {line}", {"timeout_s": timeout_s, "max_bytes": _MOST_ANSWER_BYTES})
-        return self.ask(kind, lambda: self.host.answer(call).checked())
 
     def _keep(self, kind: str, data: bytes, reply: Reply, facts: Facts) -> RawItem:
         item = RawItem(kind, data, reply.source, dict(facts))

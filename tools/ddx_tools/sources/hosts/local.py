@@ -19,7 +19,7 @@ from ddx_tools.sources.host import Host, HostCall, Reply, error_reply
 from ddx_tools.sources.hosts import pyspy
 from ddx_tools.sources.hosts.nvml import read_gpus
 from ddx_tools.sources.hosts.rank_agent import ask
-from ddx_tools.sources.hosts.tcp_exchange import ask_line, try_port
+from ddx_tools.sources.hosts.tcp_exchange import try_port
 from ddx_tools.sources.hosts.threads import read_threads
 from ddx_tools.sources.hosts.unpacked import Unpacked
 from ddx_tools.sources.hosts.walk import walk
@@ -174,11 +174,8 @@ def _fetch(call: HostCall) -> Reply:
 
 
 def _tcp(call: HostCall) -> Reply:
-    address, port, *line = call.key.split(" ", 2)
-    limit = call.options["timeout_s"]
-    if not line:
-        return Reply(try_port(address, int(port), limit, listens=call.options["listens"]))
-    return Reply(ask_line(address, int(port), line[0], limit, call.options["max_bytes"]))
+    address, port = call.key.split()
+    return Reply(try_port(address, int(port), call.options["timeout_s"], listens=call.options["listens"]))
 
 
 def _ras(call: HostCall) -> Reply:

@@ -1,4 +1,4 @@
-"""Makes one TCP connection: tests whether a port answers, reported like `nc -vz`, or gets a server's answer to a line.
+"""Makes one TCP connection: tests whether a port answers, reported like `nc -vz`.
 
     Connection to 10.0.0.2 29500 port [tcp/*] succeeded! (0.4 ms)
     connect to 10.0.0.2 port 29500 (tcp) failed: Connection refused (0.1 ms)
@@ -14,9 +14,7 @@ import os
 import socket
 import time
 
-from ddx_tools.model.errors import HostError, TimedOut
-
-_PIECE_BYTES = 64 << 10
+from ddx_tools.model.errors import HostError
 
 
 def try_port(address: str, port: int, timeout_s: float, *, listens: bool = True) -> bytes:
@@ -37,24 +35,6 @@ def try_port(address: str, port: int, timeout_s: float, *, listens: bool = True)
         reason = os.strerror(error.errno) if error.errno else str(error)
         words = f"connect to {address} port {port} (tcp) failed: {reason}"
     return f"{words} ({(time.monotonic() - began) * 1e3:.1f} ms)\n".encode()
-
-
-def ask_line(address: str, port: int, line: str, timeout_s: float, max_bytes: int) -> bytes:
-    """Send a line and read until the server hangs up. Raises TimedOut, or OSError if the connection fails."""
-    ends = time.monotonic() + timeout_s
-    answer = bytearray()
-    try:
-        with _connection(address, port, timeout_s) as connection:
-            connection.sendall(line.encode() + b"\n")
-            while len(answer) <= max_bytes:
-                connection.settimeout(max(0.001, ends - time.monotonic()))
-                piece = connection.recv(_PIECE_BYTES)
-                if not piece:
-                    return bytes(answer)
-                answer += piece
-    except TimeoutError as error:
-        raise TimedOut(f"{address} port {port} did not finish its answer within {timeout_s:g} s", "") from error
-    return bytes(answer[:max_bytes])
 
 
 def _connection(address: str, port: int, timeout_s: float) -> socket.socket:
