@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,6 +49,7 @@ _TAG = re.compile(rb"!{1,2}[a-z]+[ \t]+")
 _TYPE_CELL = re.compile(rb"(?:str|string|text|SecretStr)[ \t]*(?:\||\xe2\x94[\x82\x83])[ \t]*")
 """Matches the type cell between the name and the value in a table row."""
 _LONG_KEY = re.compile(rb"[\"'][A-Za-z0-9+/=_-]{20,}[\"']")
+_BRACE = re.compile(rb"[{}]")
 _BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
 _CALL = re.compile(rb"\(([^()\n]*)")
@@ -352,8 +354,10 @@ def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
             at = value.end
         elif value and is_value_field(field):
             values.append(value)
-    for name in names:
-        yield from (value for value in values if not {*line[min(name, value.start) : max(name, value.end)]} & {*b"}{"})
+    # A name and a value belong together if no brace is between them.
+    braces = [brace.start() for brace in _BRACE.finditer(line)] if names and values else []
+    named = {bisect_left(braces, name) for name in names}
+    yield from (value for value in values if bisect_left(braces, value.start) in named)
 
 
 def is_secret_name(name: bytes) -> bool:
