@@ -11,6 +11,7 @@ from typing import Any
 
 from ddx_tools.redaction.names import Meaning, is_certain, is_name_field, is_value_field, meaning_of
 from ddx_tools.redaction.patterns import compiled, matches_within
+from ddx_tools.redaction.phrases import of_phrases
 from ddx_tools.redaction.requests import end_of_string, of_headers, of_urls
 from ddx_tools.redaction.sentences import of_words
 from ddx_tools.redaction.shapes import Span
@@ -91,6 +92,8 @@ def assigned(line: bytes) -> Iterator[Span]:
         yield from of_options(line, begin, limit)
         yield from of_words(line, begin, limit)
         yield from _of_elements(line, begin, limit)
+    if near:
+        yield from of_phrases(line)
     for begin, limit in _stretches(line, _name_as_value(), _REACH_OF_FIELDS):
         yield from _of_pairs(line, begin, limit)
 
@@ -105,6 +108,7 @@ _ANOTHER = re.compile(
 """Matches the new value after a change, or a string appended to the value."""
 _WORDS_BEHIND = re.compile(rb"(?:[ \t]+[^\s\"'#=:,;|<>{}\[\]().]+)+[ \t\r]*$")
 _MOST_PARTS = 20
+_LEAST_TOKEN = 8
 
 
 def _going_on(line: bytes, begin: int, span: Span, name: str) -> Iterator[Span]:
@@ -177,6 +181,9 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         meaning = Meaning.PERHAPS if _LONG_KEY.match(line, at) else meaning
     is_prose = " " in name and not is_name_quoted and meaning is Meaning.CERTAINLY
     is_aside = is_prose and separator == b","  # "my wandb key, …, which"
+    if name.lower().endswith("tokens") and line[at : at + 1] == b"[" and meaning is Meaning.NOTHING:
+        yield from (span for span in _each_string(line, at) if _mixes(line[span.start : span.end]))
+        return
     if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted and not is_aside):
         return
     is_shell = name.startswith("-") or (is_tight and name == name.upper())
@@ -219,6 +226,11 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
             yield Span(at, end, KIND)
     elif looks_secret(value):
         yield Span(at, end, KIND)
+
+
+def _mixes(value: bytes) -> bool:
+    """Whether a text has small letters, capitals and digits, unlike the words that a tokenizer makes."""
+    return len(value) >= _LEAST_TOKEN and looks_secret(value) and value not in (value.lower(), value.upper())
 
 
 def _defaults_in_call(line: bytes, at: int) -> Iterator[Span]:
