@@ -89,6 +89,8 @@ def assigned(line: bytes) -> Iterator[Span]:
             for span in _beside(line, match.end(), name, separator, before, is_name_quoted):
                 yield span
                 yield from _going_on(line, match.start(1), span, name)
+            if name.lower().endswith("tokens") and line.startswith(b"[", match.end()):
+                yield from (span for span in _each_string(line, match.end()) if _mixes(line[span.start : span.end]))
         yield from of_options(line, begin, limit)
         yield from of_words(line, begin, limit)
         yield from _of_elements(line, begin, limit)
@@ -181,9 +183,6 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         meaning = Meaning.PERHAPS if _LONG_KEY.match(line, at) else meaning
     is_prose = " " in name and not is_name_quoted and meaning is Meaning.CERTAINLY
     is_aside = is_prose and separator == b","  # "my wandb key, …, which"
-    if name.lower().endswith("tokens") and line[at : at + 1] == b"[" and meaning is Meaning.NOTHING:
-        yield from (span for span in _each_string(line, at) if _mixes(line[span.start : span.end]))
-        return
     if meaning is Meaning.NOTHING or (separator == b"," and not is_name_quoted and not is_aside):
         return
     is_shell = name.startswith("-") or (is_tight and name == name.upper())

@@ -7,7 +7,6 @@ A sentence about a password stays: it has a word that passphrases lack, and log 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ddx_tools.redaction.names import is_certain

@@ -214,9 +214,9 @@ def _reduced_by_some(look: FingerprintStep, sets: Sequence[Sequence[int]]) -> li
     return [_reduction_finding(look, everybody, made, size, larger)]
 
 
-def _is_multiple(look: FingerprintStep, of: int, other: int, times: int) -> bool:
+def _is_multiple(step: FingerprintStep, of: int, other: int, times: int) -> bool:
     """Whether all gradients of one rank are a multiple of those of another."""
-    pairs = [(one[of], one[other]) for one in look.of("gradient").values() if of in one and other in one]
+    pairs = [(one[of], one[other]) for one in step.of("gradient").values() if of in one and other in one]
     values = [(a.norm, b.norm) for a, b in pairs] + [(a.projection, b.projection) for a, b in pairs]
     if not pairs or any(a.non_finite or b.non_finite for a, b in pairs) or not any(b.norm for _, b in pairs):
         return False
