@@ -75,14 +75,18 @@ def by_hand(rank: int, wrong: str) -> None:
     import torch.distributed as dist
     from torch import nn
 
-    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])] if dist.get_world_size() == 4 else []
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     if wrong == "untied":
         model[0].again = model[0].weight if rank else nn.Parameter(model[0].weight.detach().clone())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     group = pairs[rank // 2] if wrong == "group" else None
-    count = 1 if wrong == "sum" or (wrong == "sum on one" and rank == 2) else dist.get_world_size(group)
+    count = (
+        1
+        if wrong == "sum" or (wrong == "sum on one" and rank == dist.get_world_size() // 2)
+        else dist.get_world_size(group)
+    )
     look = recorder().look
     for step in range(STEPS):
         inputs = torch.randn(16, 6, generator=torch.Generator().manual_seed(100 * rank + step))
@@ -212,6 +216,8 @@ JOBS = {
     "by-hand": Job(by_hand, 4),
     "sum-for-mean": Job(by_hand, 4, "sum"),
     "sum-on-one": Job(by_hand, 4, "sum on one"),
+    "by-hand-on-two": Job(by_hand),
+    "sum-on-one-of-two": Job(by_hand, 2, "sum on one"),
     "wrong-group": Job(by_hand, 4, "group"),
     "untied": Job(by_hand, 4, "untied"),
     "one-bias": Job(by_hand, 4, "bias"),

@@ -9,8 +9,9 @@ from typing import Any
 from ddx_tools.analysis.host_facts.host_fact import seen
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.host.findings import findings_of_facts
-from ddx_tools.probes.host.probe import PROBE, HostArgs
+from ddx_tools.probes.host.probe import HostArgs
 from ddx_tools.probes.host.text_rows import fact_rows
+from ddx_tools.probes.registry import probe  # which registers what recognises a file
 from ddx_tools.sources.hosts.local import LocalHost
 from ddx_tools.sources.raw import Raw
 
@@ -20,11 +21,11 @@ CONSTRUCTED = HOST_TEXTS / "constructed"
 
 
 def captured(*paths: Path) -> Raw:
-    return PROBE.capture(LocalHost("unknown"), HostArgs(target=[str(path) for path in paths]))
+    return probe("host").capture(LocalHost("unknown"), HostArgs(target=[str(path) for path in paths]))
 
 
 def rows_of(*paths: Path) -> list[dict[str, Any]]:
-    return dict(PROBE.parse(captured(*paths))).get("host_facts", [])
+    return dict(probe("host").parse(captured(*paths))).get("host_facts", [])
 
 
 def findings_of(*paths: Path) -> list[Finding]:

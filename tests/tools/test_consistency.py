@@ -27,7 +27,7 @@ from ddx_tools.sources.material import TextPart
 from ddx_tools.sources.raw import Raw, RawItem
 
 PROGRAM = Path(__file__).with_name("consistency_jobs.py")
-HEALTHY = ("ddp", "attached", "by-hand", "mesh", "summed", "resume", "restart")
+HEALTHY = ("ddp", "attached", "by-hand", "by-hand-on-two", "mesh", "summed", "resume", "restart")
 WRONG = {
     "no-sync": ("grads-not-reduced", [], "Forward runs under no_sync. The calls are at consistency_jobs.py:65 "),
     "attached-no-sync": ("grads-not-reduced", [], "first in 0.weight: rank 0, rank 1"),
@@ -43,6 +43,11 @@ WRONG = {
         "is the sum over ranks 0-3, not the mean. The calls are at consistency_jobs.py:93",
     ),
     "sum-on-one": ("wrong-reduction", [2], "gradient of rank 2 at step 0 is the sum over ranks 0-3, not the mean"),
+    "sum-on-one-of-two": (
+        "wrong-reduction",
+        [],
+        "gradient of rank 1 at step 0 is 2 times that of rank 0, so one of the two is not the mean over ranks 0-1",
+    ),
     "wrong-group": ("wrong-reduction", [], "ranks 0-1, ranks 2-3"),
     "same-data": ("same-data-on-ranks", [], "batches of ranks 0-1 are equal at 3 of 3 steps"),
     "buffers": ("replicas-diverged", [], "first in 1.running_mean: rank 0, rank 1"),

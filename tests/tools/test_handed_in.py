@@ -111,6 +111,7 @@ RANKS = """\
 [rank1]: step 1
 [rank1]: ranks 4-6 were left out of the mesh
 node-3 was drained by the operator
+[rank1]: host 3 has 99 widgets, rank=8 has none, [rank9] too; (local_rank 11)
 """
 
 
@@ -118,6 +119,16 @@ node-3 was drained by the operator
 def two_ranks(tmp_path: Path) -> list[str]:
     (tmp_path / "train.log").write_text(RANKS)
     return [str(tmp_path / "train.log")]
+
+
+@pytest.mark.parametrize(("rank", "is_named"), [(8, True), (9, True), (3, False), (11, False), (99, False)])
+def test_only_a_number_that_the_line_calls_a_rank_is_one(two_ranks: list[str], rank: int, is_named: bool) -> None:
+    one = HandedIn(code="rank.raised", ranks=[rank], quote="has 99 widgets", source="material train.log:5")
+    if is_named:
+        assert with_checked(one, [], two_ranks).diagnose().changed
+    else:
+        with pytest.raises(UsageError, match=f"rank {rank}: not in the job"):
+            with_checked(one, [], two_ranks)
 
 
 @pytest.mark.parametrize("ranks", [[7], [0, 200], [-1]])
@@ -132,7 +143,7 @@ def test_a_rank_that_neither_the_line_nor_the_job_has_is_refused(two_ranks: list
 
 @pytest.mark.parametrize(
     ("ranks", "quote", "line"),
-    [([1], "drained by", 4), ([3], "drained by", 4), ([5], "left out", 3), ([], "drained by", 4)],
+    [([1], "drained by", 4), ([5], "left out", 3), ([], "drained by", 4)],
 )
 def test_a_rank_that_the_line_or_the_job_has_is_taken(
     two_ranks: list[str], ranks: list[int], quote: str, line: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -237,3 +238,34 @@ def test_labels_of_hosts_are_taken_off_each_line_and_a_few_names_are_no_labels()
     labelled = "".join(f"gpu-{at % 4}: {LINK_DOWN}" for at in range(40))
     assert {line.host for line in text_lines(labelled) if line.text} == {f"gpu-{at}" for at in range(4)}
     assert {line.host for line in text_lines(labelled + ORDINARY_LINES)} == {None}
+
+
+TROUBLES = [
+    "mlx5_core 0000:3b:00.0: mlx5_health_try_recover: health recovery flow aborted",
+    "mlx5_core 0000:3b:00.0: poll_health:840: device's health compromised - reached miss count",
+    "mlx5_core 0000:3b:00.0: print_health_info:391: assert_var[0] 0x1",
+    "mlx5_core 0000:3b:00.0: mlx5_pcie_event: High temperature on sensors",
+    "mlx5_core 0000:3b:00.0: Port module event[error]: module 0, Cable error, Bus stuck",
+    "mlx5_core 0000:3b:00.0: cmd_work_handler: ENABLE_HCA(0x104) timeout. Will cause a leak of a command resource",
+    "infiniband mlx5_0: dump_cqe:272: error cqe, syndrome 0x04",
+    "NETDEV WATCHDOG: ens1 (bnxt_en): transmit queue 3 timed out",
+    "bnxt_en 0000:3b:00.0: firmware not responding",
+]
+
+
+@pytest.mark.parametrize("line", TROUBLES)
+def test_a_card_in_trouble_is_found_among_what_its_driver_logs(line: str) -> None:
+    usual = "[5.1] mlx5_core 0000:3b:00.0: Supported tc offload range\n"
+    (fact,) = facts_in(f"{usual}[7.2] {line}\n{usual}", "kernel")
+    assert fact["subject"] == "nic"
+    assert facts_in(usual * 3, "kernel") == []
+
+
+def test_lines_of_a_driver_without_trouble_cost_little() -> None:
+    """Constructed: 5 % of the lines are of a network card's driver."""
+    ordinary = "2026-11-21 13:00:01 [rank3] step 12 loss 2.71 lr 1e-4 tokens/s 9000"
+    of_driver = "kernel: [2000.5] mlx5_core 0000:3b:00.0: something happened"
+    lines = [of_driver if number % 20 == 0 else f"{ordinary} {number}" for number in range(40_000)]
+    begun = time.process_time()
+    assert [*read_kernel_log(PlainLines(lines, []))] == []
+    assert time.process_time() - begun < sum(map(len, lines)) / 50e6

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import json
 import string
+import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -196,3 +197,14 @@ def test_an_environment_is_reduced_to_what_concerns_distributed_training() -> No
         "SLURM_PROCID": "3",
         "TORCHELASTIC_RUN_ID": "none",
     }
+
+
+@pytest.mark.parametrize(
+    ("before", "one"),
+    [("\x1b[31m", "password=Tr0ub4dor{}x9Kq "), ("[", '{{"name": "HF_TOKEN", "value": "Tr0ub4dor{}x9Kq"}}, ')],
+)
+def test_many_secrets_in_one_line_take_time_in_proportion(before: str, one: str) -> None:
+    text = before + "".join(one.format(number) for number in range(2000)) + "\n"
+    begun = time.process_time()
+    assert "Tr0ub4dor" not in redact(text)
+    assert time.process_time() - begun < 4

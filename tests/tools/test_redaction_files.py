@@ -166,3 +166,46 @@ def test_a_text_that_begins_within_a_letter_is_read_and_redacted(head: bytes, tm
 )
 def test_a_pickle_is_one_even_damaged(head: bytes) -> None:
     assert kind_of(head) in (FileKind.PICKLE, FileKind.DUMP)
+
+
+PASSWORD = "Tr0ub4dor-x9Kq"
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["sshpass", "-p", PASSWORD, "ssh", "node1"],
+        ("curl", "-u", f"bob:{PASSWORD}", "https://x"),
+        ["/usr/bin/mysql", f"-p{PASSWORD}", "-h", "db"],
+        ["train.py", "--api-key", "maple", "--steps", "9"],
+        {"passwords": ["maple", PASSWORD]},
+        {"password": ("maple",)},
+        {"secret": {"value": PASSWORD}},
+        {"secret": {"one": [{"two": PASSWORD}], "three": 3}},
+        {"env": [{"name": "HF_TOKEN", "value": "maple"}]},
+        [["db_password", "maple"]],
+    ],
+)
+def test_secrets_in_the_lists_and_mappings_of_a_pickle_are_redacted(value: object, protocol: int) -> None:
+    record = {"version": "2.10", "entries": [{"seq": 1}], "x": value, "last": [1.5, None, (2, "ok")]}
+    clean = pickle.loads(redact_file(pickle.dumps(record, protocol)))
+    shown = json.dumps(clean)
+    assert PASSWORD not in shown and "maple" not in shown and MARK in shown
+    assert {**clean, "x": 0} == {**record, "x": 0}
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize(
+    "value",
+    [
+        ["python", "-p", "train.py", "--tokenizer", "llama"],
+        ["mkdir", "-p", "/data/x"],
+        {"tokens": [1, 2, 3], "password": None, "secret": {"value": ""}},
+        {"key": ["maple"], "token_ids": ["1", "2"]},
+        [["name", "maple"], ["curl", "https://x"]],
+    ],
+)
+def test_lists_and_mappings_without_secrets_stay(value: object, protocol: int) -> None:
+    record = {"version": "2.10", "entries": [], "x": value}
+    assert pickle.loads(redact_file(pickle.dumps(record, protocol))) == record

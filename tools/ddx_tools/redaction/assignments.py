@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import functools
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
 
 from ddx_tools.redaction.names import Meaning, is_certain, is_name_field, is_value_field, meaning_of
 from ddx_tools.redaction.patterns import compiled, matches_within
+from ddx_tools.redaction.phrases import of_phrases
 from ddx_tools.redaction.requests import end_of_string, of_headers, of_urls
 from ddx_tools.redaction.sentences import of_words
 from ddx_tools.redaction.shapes import Span
@@ -48,6 +50,7 @@ _TAG = re.compile(rb"!{1,2}[a-z]+[ \t]+")
 _TYPE_CELL = re.compile(rb"(?:str|string|text|SecretStr)[ \t]*(?:\||\xe2\x94[\x82\x83])[ \t]*")
 """Matches the type cell between the name and the value in a table row."""
 _LONG_KEY = re.compile(rb"[\"'][A-Za-z0-9+/=_-]{20,}[\"']")
+_BRACE = re.compile(rb"[{}]")
 _BARE = re.compile(rb"[^\s,}\]\"']+")
 _REST = re.compile(rb"\S(?:.*[^\s,\\])?", re.S)
 _CALL = re.compile(rb"\(([^()\n]*)")
@@ -86,9 +89,13 @@ def assigned(line: bytes) -> Iterator[Span]:
             for span in _beside(line, match.end(), name, separator, before, is_name_quoted):
                 yield span
                 yield from _going_on(line, match.start(1), span, name)
+            if name.lower().endswith("tokens") and line.startswith(b"[", match.end()):
+                yield from (span for span in _each_string(line, match.end()) if _mixes(line[span.start : span.end]))
         yield from of_options(line, begin, limit)
         yield from of_words(line, begin, limit)
         yield from _of_elements(line, begin, limit)
+    if near:
+        yield from of_phrases(line)
     for begin, limit in _stretches(line, _name_as_value(), _REACH_OF_FIELDS):
         yield from _of_pairs(line, begin, limit)
 
@@ -103,6 +110,7 @@ _ANOTHER = re.compile(
 """Matches the new value after a change, or a string appended to the value."""
 _WORDS_BEHIND = re.compile(rb"(?:[ \t]+[^\s\"'#=:,;|<>{}\[\]().]+)+[ \t\r]*$")
 _MOST_PARTS = 20
+_LEAST_TOKEN = 8
 
 
 def _going_on(line: bytes, begin: int, span: Span, name: str) -> Iterator[Span]:
@@ -217,6 +225,11 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
             yield Span(at, end, KIND)
     elif looks_secret(value):
         yield Span(at, end, KIND)
+
+
+def _mixes(value: bytes) -> bool:
+    """Whether a text has small letters, capitals and digits, unlike the words that a tokenizer makes."""
+    return len(value) >= _LEAST_TOKEN and looks_secret(value) and value not in (value.lower(), value.upper())
 
 
 def _defaults_in_call(line: bytes, at: int) -> Iterator[Span]:
@@ -352,8 +365,10 @@ def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
             at = value.end
         elif value and is_value_field(field):
             values.append(value)
-    for name in names:
-        yield from (value for value in values if not {*line[min(name, value.start) : max(name, value.end)]} & {*b"}{"})
+    # A name and a value belong together if no brace is between them.
+    braces = [brace.start() for brace in _BRACE.finditer(line)] if names and values else []
+    named = {bisect_left(braces, name) for name in names}
+    yield from (value for value in values if bisect_left(braces, value.start) in named)
 
 
 def is_secret_name(name: bytes) -> bool:

@@ -39,6 +39,8 @@ _STARTED = compiled(
 _LOGS_IN = compiled(r"(?i)(?:log_?in|auth(?:enticate|orize)?)\([ \t\r]*$")
 _LOGIN = "credential"
 """The name under which the arguments of a login call are treated."""
+_LIST = "passwords"
+"""The name under which a list of secrets in a program is treated."""
 _LONG_STRING = compiled(_NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}[bruf]{0,2}(\"\"\"|''')")
 _HEREDOC = compiled(r"<<[-~]?[ ]?[\\\"']?([A-Za-z_]{2,20})")
 _WORD = re.compile(rb"[A-Za-z_][\w.-]{2,100}")
@@ -82,8 +84,8 @@ def values_below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Sp
         name, opener = opened
         begin = behind_prefix(block, start, end)
         indent = _indent(block, begin, end)
-        if opener[-3:] in (b'"""', b"'''"):
-            yield from _of_long_string(block, end, opener[-3:], name)
+        if (quote := opener.rstrip(b"\\")[-3:]) in (b'"""', b"'''"):
+            yield from _of_long_string(block, end, quote, name)
         elif opener in (b"[", b"(", b"{"):
             yield from _of_brackets(block, end, name)
         elif opener == b"\\":
@@ -118,7 +120,9 @@ def _opened(line: bytes) -> tuple[str, bytes] | None:
         plural = meaning_of(words[-1][:-1]) if words[-1][-1:] in "sS" else Meaning.NOTHING
         if plural is Meaning.NOTHING or (plural is not Meaning.CERTAINLY and words[-1].lower() != "tokens"):
             return None
-    return words[-1], match[3] or b""
+    # `secrets = [` holds secrets, as it does on one line; `secrets: [` may hold their names.
+    is_list = match[3] == b"[" and b":" not in match[2] and meaning_of(words[-1]) is Meaning.CERTAINLY
+    return _LIST if is_list else words[-1], match[3] or b""
 
 
 def _is_certain(name: bytes) -> bool:
@@ -191,7 +195,7 @@ def _strings_of(block: bytes, first: int, last: int) -> Iterator[tuple[int, int]
         yield from found
 
 
-def _in_line(block: bytes, first: int, last: int, name: str, *, bare: bool) -> Iterator[Span]:
+def _in_line(block: bytes, first: int, last: int, name: str, *, bare: bool, alone: bool = False) -> Iterator[Span]:
     """Find the values in a line of a list or a mapping."""
     indent = _INDENT.match(block, first, last)
     at = indent.end() if indent else first
@@ -207,7 +211,7 @@ def _in_line(block: bytes, first: int, last: int, name: str, *, bare: bool) -> I
             yield Span(start, end, KIND)
     if not strings and bare and (scalar := _SCALAR.match(block, at, last)):
         value = scalar[1].rstrip(b",")
-        is_one = bool(item) or field is not None or looks_secret(value)
+        is_one = alone or bool(item) or field is not None or looks_secret(value)
         if is_one and value[-1:] not in b":{[(" and not _CODE.search(value) and _hides(value, field, name):
             yield Span(at, at + len(value), KIND)
 
@@ -242,7 +246,21 @@ def _of_indented(block: bytes, end: int, indent: int, name: str, *, is_text: boo
                 yield Span(start, stop, KIND)
             continue
         seen += 1
-        yield from _in_line(block, first, last, name, bare=not _is_prose(block, end, first, last, seen))
+        alone = seen == 1 and here > indent and _is_alone(block, last, indent) and name.lower().endswith(_OF_WORDS)
+        yield from _in_line(block, first, last, name, bare=not _is_prose(block, end, first, last, seen), alone=alone)
+
+
+def _is_alone(block: bytes, last: int, indent: int) -> bool:
+    """Whether no other line follows below the same name, but a next name or the end does."""
+    following = next(_lines_below(block, last), None)
+    if following is None or not block[slice(*following)].strip():
+        return following is None
+    first, end = following
+    field = _FIELD.match(block, first + _indent(block, first, end), end)
+    return _indent(block, first, end) == indent and field is not None
+
+
+_OF_WORDS = ("password", "passwd", "passphrase")
 
 
 def _is_prose(block: bytes, end: int, first: int, last: int, seen: int) -> bool:

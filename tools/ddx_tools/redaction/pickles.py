@@ -6,6 +6,7 @@ a list. Before that, each text is searched once, since most records have no secr
 
 from __future__ import annotations
 
+import functools
 import io
 import mmap
 import pickletools
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ddx_tools.redaction.names import Meaning, meaning_of
+from ddx_tools.redaction.pickle_values import Operation, values_by_place
+from ddx_tools.redaction.shapes import program_names
 from ddx_tools.redaction.text import MARK, Counts, redact_bytes, secrets_in
 from ddx_tools.redaction.values import KIND, may_be_secret
 
@@ -23,6 +26,7 @@ _PIECE_BYTES = 4 << 20
 _OVERLAP_BYTES = 4 << 10
 _RUN = re.compile(rb"[ -~]{4,}")
 _NAME = re.compile(rb"[A-Za-z_][\w.\-]{1,80}")
+_OPTION = re.compile(rb"--?[A-Za-z][\w.\-]{0,80}")
 
 _TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 _OLD_TEXTS = {"STRING", "BINSTRING", "SHORT_BINSTRING"}
@@ -57,10 +61,22 @@ def _may_hold_one(file: BinaryIO) -> bool:
         rest = chunk[-_OVERLAP_BYTES:]
         # The length before a text, and the operation after it, may look like one of its letters.
         texts = {text for run in runs for text in (run, run[1:])}
-        names = (name for text in texts for name in (text, text[:-1]))
-        if any(map(_is_name, names)) or secrets_in(b"\n\n".join(sorted(texts))):
+        names = [name for text in texts for name in (text, text[:-1])]
+        if any(map(_is_name, names)) or any(map(_takes_a_secret, names)) or secrets_in(b"\n\n".join(sorted(texts))):
             return True
     return False
+
+
+def _takes_a_secret(text: bytes) -> bool:
+    """Whether a text is an option for a secret, or a program with one among its arguments."""
+    if text.startswith(b"-"):
+        return bool(_OPTION.fullmatch(text)) and meaning_of(text.decode("latin-1")) > Meaning.NOTHING
+    return bool(_program().fullmatch(text))
+
+
+@functools.cache
+def _program() -> re.Pattern[bytes]:
+    return re.compile(rf"(?:\S{{0,200}}/)?(?:{'|'.join(program_names())})".encode())
 
 
 def _is_name(text: bytes) -> bool:
@@ -70,6 +86,8 @@ def _is_name(text: bytes) -> bool:
 def _rewritten(data: bytes | mmap.mmap, stream: BinaryIO | mmap.mmap, counts: Counts | None) -> Iterator[bytes]:
     """Yield a redacted pickle piece by piece, without frames, which only give the old length of each part."""
     known: dict[bytes, bytes] = {}
+    by_place = values_by_place(_read(stream))
+    stream.seek(0)
     kept = at = 0
     named = False
     operations = _operations(stream)
@@ -82,10 +100,11 @@ def _rewritten(data: bytes | mmap.mmap, stream: BinaryIO | mmap.mmap, counts: Co
             kept = at + 9
         elif argument is not None:
             text = argument.encode("utf-8", "surrogatepass") if isinstance(argument, str) else bytes(argument)
-            clean = MARK.encode() if named and _is_value(text) else known.get(text)
+            is_secret = at in by_place or (named and not text.startswith(b"-") and _is_value(text))
+            clean = by_place.get(at, MARK.encode()) if is_secret else known.get(text)
             if clean is None:
                 clean = known[text] = redact_bytes(text, counts)
-            elif named and counts is not None:
+            elif is_secret and counts is not None:
                 counts[KIND] += 1
             named = _is_name(text)
             if clean != text and end is not None:
@@ -105,10 +124,15 @@ def _is_value(text: bytes) -> bool:
 
 def _operations(stream: BinaryIO | mmap.mmap) -> Iterator[tuple[str, str | bytes | None, int]]:
     """Yield name, text and position of each operation, as far as readable."""
+    for operation, argument, place in _read(stream):
+        is_text = operation.name in _TEXTS | _OLD_TEXTS | _BYTES or operation.name == "BYTEARRAY8"
+        yield operation.name, argument if is_text else None, place
+
+
+def _read(stream: BinaryIO | mmap.mmap) -> Iterator[Operation]:
     try:
         for operation, argument, place in pickletools.genops(stream):  # type: ignore[arg-type]
-            is_text = operation.name in _TEXTS | _OLD_TEXTS | _BYTES or operation.name == "BYTEARRAY8"
-            yield operation.name, argument if is_text else None, place or 0
+            yield operation, argument, place or 0
     except (ValueError, OverflowError, MemoryError, EOFError, struct.error):
         return
 

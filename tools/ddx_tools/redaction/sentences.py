@@ -29,7 +29,7 @@ _IN_PROSE = compiled(
 )
 _SET_TO = compiled(
     r"(?i)\b(password|passphrase|passcode|pw|secret|(?:[a-z]{1,20}[ _\-])?(?:key|token))"
-    r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed) to| (?:to|as|with|of|=)|'s|)"
+    r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed)(?: from [^\s]{1,80})? to| (?:to|as|with|of|=)|'s|)"
     r" [\"'\[(<]?([^\s\"'\])>]{4,})"
 )
 _SETTING = compiled(

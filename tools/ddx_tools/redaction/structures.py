@@ -66,19 +66,28 @@ def _redacted(value: Any, counts: Counts | None, depth: int) -> Any:
 
 
 def _mapping(value: Mapping[Any, Any], counts: Counts | None, depth: int) -> dict[Any, Any]:
+    secret = secret_keys(value)
+    clean: dict[Any, Any] = {}
+    for key, item in value.items():
+        new = _all_hidden(item, counts, depth) if key in secret else _redacted(item, counts, depth)
+        clean[redact(key, counts) if isinstance(key, str) else key] = new
+    return clean
+
+
+def secret_keys(value: Mapping[Any, Any]) -> set[Any]:
+    """The keys of a mapping whose values are secrets: by their own names, or by the name in a field beside them."""
     named = any(
         is_name_field(str(key)) and isinstance(name, str) and _is_named_secret(name) for key, name in value.items()
     )
     of_kubernetes = value.get("kind") == "Secret"
-    clean: dict[Any, Any] = {}
-    for key, item in value.items():
-        secret = (isinstance(key, str) and is_secret(key, item)) or (of_kubernetes and key in ("data", "stringData"))
-        if secret or (named and isinstance(key, str) and is_value_field(key)):
-            new = _all_hidden(item, counts, depth)
-        else:
-            new = _redacted(item, counts, depth)
-        clean[redact(key, counts) if isinstance(key, str) else key] = new
-    return clean
+    return {
+        key
+        for key, item in value.items()
+        if isinstance(key, str)
+        and (
+            is_secret(key, item) or (of_kubernetes and key in ("data", "stringData")) or (named and is_value_field(key))
+        )
+    }
 
 
 def _is_named_secret(name: object) -> bool:
@@ -112,11 +121,16 @@ def _all_hidden(value: Any, counts: Counts | None, depth: int) -> Any:
 
 def _list(items: Sequence[Any], counts: Counts | None, depth: int) -> list[Any]:
     if len(items) == 2 and all(isinstance(item, str) for item in items) and _NAME.fullmatch(items[0]):
-        hidden = is_secret(*items)
+        hidden = is_secret_pair(items)
         return [items[0], _all_hidden(items[1], counts, depth) if hidden else redact(items[1], counts)]
     if any(isinstance(item, str) and item.startswith("-") for item in items):
         return _arguments(items, counts, depth)
     return [_redacted(item, counts, depth) for item in items]
+
+
+def is_secret_pair(items: Sequence[str]) -> bool:
+    """Whether two texts are the name of a secret and its value."""
+    return bool(_NAME.fullmatch(items[0])) and is_secret(*items)
 
 
 def _arguments(items: Iterable[Any], counts: Counts | None, depth: int) -> list[Any]:

@@ -141,10 +141,12 @@ def _placed(block: bytes, view: bytes, spans: list[Span], number: int) -> list[S
     placed: list[Span] = []
     raw = _LineFinder(block)
     shown = _LineFinder(view)
+    of_line, reading = -1, ReadableText(b"")
     for span in spans:
         for line, start, end in shown.pieces(span.start, span.end):
             raw_start, raw_end = raw.line(line)
-            reading = _reading(block[raw_start:raw_end], number)
+            if line != of_line:  # a line of megabytes may hold thousands of secrets
+                of_line, reading = line, _reading(block[raw_start:raw_end], number)
             first, last = reading.place(start, end)
             placed.append(Span(raw_start + first, raw_start + last, span.kind))
     return placed
@@ -163,29 +165,34 @@ class _LineFinder:
         self._text = text
         self._number = 0
         self._start = 0
+        self._end = self._end_of_line()
 
     def line(self, number: int) -> tuple[int, int]:
         """The start and end of a line."""
         while self._number < number:
-            self._start = self._text.find(b"\n", self._start) + 1
-            self._number += 1
-        end = self._text.find(b"\n", self._start)
-        return self._start, len(self._text) if end < 0 else end
+            self._go_on()
+        return self._start, self._end
 
     def pieces(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
         """The parts of a stretch: line number, and start and end in that line."""
-        skipped = self._text.count(b"\n", self._start, start)
-        self._number += skipped
-        if skipped:
-            self._start = self._text.rfind(b"\n", 0, start) + 1
-        number, line_start = self._number, self._start
+        while self._end < start:
+            self._go_on()
         while start < end:
-            line_end = self._text.find(b"\n", start)
-            line_end = len(self._text) if line_end < 0 else line_end
-            if start < min(end, line_end):
-                yield number, start - line_start, min(end, line_end) - line_start
-            start = line_start = line_end + 1
-            number += 1
+            if start < min(end, self._end):
+                yield self._number, start - self._start, min(end, self._end) - self._start
+            if end <= self._end:
+                return
+            self._go_on()
+            start = self._start
+
+    def _go_on(self) -> None:
+        self._number += 1
+        self._start = self._end + 1
+        self._end = self._end_of_line()
+
+    def _end_of_line(self) -> int:
+        end = self._text.find(b"\n", self._start)
+        return len(self._text) if end < 0 else end
 
 
 def replaced(block: bytes, spans: list[Span]) -> bytes:

@@ -10,7 +10,13 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import rank_list
 from ddx_tools.model.errors import UsageError
 
-_NUMBERS = re.compile(r"(?<![\d.])(\d{1,7})(?: ?- ?(\d{1,7}))?(?![\d.]\d)")
+_NUMBER = r"\d{1,7}(?: ?- ?\d{1,7})?"
+_NAMES = re.compile(
+    rf"(?i)(?<!local_)(?<!local )(?<![a-z])rank(?:[ _\[(:=\"'#-]{{0,6}}({_NUMBER})"
+    rf"|s[ \[(:=\"']{{1,6}}({_NUMBER}(?:(?:, ?| and ){_NUMBER}){{0,63}}))"
+)
+"""`rank 99`, `[rank99]`, `rank=99`, `ranks [4, 5]`, `ranks 4-7 and 9`; not `99 widgets`."""
+_NUMBERS = re.compile(r"(\d{1,7})(?: ?- ?(\d{1,7}))?")
 _MOST_IN_A_RANGE = 1 << 20
 
 
@@ -62,10 +68,11 @@ def _lines_of(quote: str, shown: str) -> str:
 
 
 def _named_in(text: str) -> set[int]:
-    """All numbers in a text, including those inside ranges: any of them may be meant as a rank."""
+    """The numbers that a text calls ranks, including those inside ranges."""
     named: set[int] = set()
-    for first, last in _NUMBERS.findall(text):
-        begin, end = int(first), int(last or first)
-        if end - begin < _MOST_IN_A_RANGE:
-            named |= set(range(begin, end + 1))
+    for one, several in _NAMES.findall(text):
+        for first, last in _NUMBERS.findall(one or several):
+            begin, end = int(first), int(last or first)
+            if end - begin < _MOST_IN_A_RANGE:
+                named |= set(range(begin, end + 1))
     return named

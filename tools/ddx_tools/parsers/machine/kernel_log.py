@@ -30,15 +30,19 @@ from ddx_tools.parsers.machine.host_text import (
     lines_with,
 )
 
+_CARD_WORDS = (
+    "mlx4_core", "mlx5_core", "infiniband mlx5", "NETDEV WATCHDOG", "bnxt_", "irdma", "ib_core",
+)  # fmt: skip
+"""Drivers of network cards, which log much that is no trouble."""
 _WORDS = (
     "NVRM", "Xid (", "fallen off the bus", "nvidia-nvswitch", "oom-kill:", "ut of memory: Kill", "Killed process ",
     "killed by the OOM killer", "due to memory ", "blocked for more than", "soft lockup", "hard LOCKUP", "segfault at",
-    "general protection", "traps: ", "AER: ", "PCIe Bus Error", "mlx4_core", "mlx5_core", "infiniband mlx5",
-    "NETDEV WATCHDOG", "bnxt_", "irdma", "ib_core", "[Hardware Error]", "EDAC ", "nfs: server",
+    "general protection", "traps: ", "AER: ", "PCIe Bus Error", "[Hardware Error]", "EDAC ", "nfs: server",
     "LustreError", "I/O error", "read-only", "iommu", "IOMMU", "DMAR", "AMD-Vi", "BOOT_IMAGE=", "ommand line: ",
-    *amdgpu_lines.WORDS,
+    *_CARD_WORDS, *amdgpu_lines.WORDS,
 )  # fmt: skip
-"""Every line that this reader understands contains one of these, or matches `_LINK_STATE`."""
+"""Every line that this reader understands contains one of these, those of cards with one of `_TROUBLES`, or matches
+`_LINK_STATE`."""
 _LINK_STATE = rb"[Ll]ink (?:is )?(?:[Dd]own|[Uu]p)"
 
 NEEDLES = (" kernel: ", "[    0.000000] ", *(word for word in _WORDS if word != "read-only"))
@@ -114,6 +118,11 @@ _NIC_TROUBLE = re.compile(
     r"|timeout\. Will cause a leak"
     r"|transmit queue \d{1,5} timed out|error cqe|syndrome 0x[0-9a-f]{1,8}).{0,160})"
 )
+_TROUBLES = (
+    "health ", "assert_var", "fatal sensors", "emperature", "Cable ", "firmware ", "command ", "Will cause a leak",
+    "timed out", "error cqe", "syndrome 0x",
+)  # fmt: skip
+"""Every line that `_NIC_TROUBLE` matches contains one of these."""
 _MACHINE_CHECK = re.compile(
     r"(?:mce: )?\[Hardware Error\]: (?P<message>.{1,200})|EDAC \w{1,20}: (?P<edac>\d{1,9} (?:UE|CE).{1,160})"
 )
@@ -135,7 +144,12 @@ _BOOT = re.compile(r"(?:BOOT_IMAGE=|[Cc]ommand line: )(?P<options>.{0,3000})")
 
 @cache
 def _any_word() -> Any:
-    return any_of(_WORDS, _LINK_STATE)
+    cards, troubles = ("|".join(map(re.escape, words)) for words in (_CARD_WORDS, _TROUBLES))
+    return any_of(
+        [word for word in _WORDS if word not in _CARD_WORDS],
+        _LINK_STATE,
+        f"(?:{cards})[^\\n]*(?:{troubles})".encode(),
+    )
 
 
 def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:

@@ -196,52 +196,75 @@ def _reduced(look: FingerprintStep, replicas: Replicas) -> list[Finding]:
 
 
 def _reduced_by_some(look: FingerprintStep, sets: Sequence[Sequence[int]]) -> list[Finding]:
-    """Gradients of a minority of ranks that are N times those of the other ranks, where N is the number of ranks.
+    """Gradients of some ranks that are N times those of the other ranks, where N is the number of ranks.
 
-    The gradients before the reduction need not be known for this: the sum over N ranks is N times the mean.
+    The gradients before the reduction need not be known for this: the sum over N ranks is N times the mean. If as many
+    ranks hold the larger gradient as the smaller one, either may be wrong: no rank is named.
     """
     everybody = sorted(rank for ranks in sets for rank in ranks)
-    if len(sets) != 2 or len(sets[0]) == len(sets[1]):
+    if len(sets) != 2:
         return []
-    usual, odd = sets[0][0], sets[1][0]
-    pairs = [(one[odd], one[usual]) for one in look.of("gradient").values() if odd in one and usual in one]
+    even, size = len(sets[0]) == len(sets[1]), len(everybody)
+    larger, smaller = sets[1], sets[0]
+    if even and _is_multiple(look, smaller[0], larger[0], size):
+        larger, smaller = smaller, larger
+    elif not _is_multiple(look, larger[0], smaller[0], size):
+        return []
+    made = Reduced(tuple(everybody), float(size))
+    return [_reduction_finding(look, everybody, made, size, larger)]
+
+
+def _is_multiple(step: FingerprintStep, of: int, other: int, times: int) -> bool:
+    """Whether all gradients of one rank are a multiple of those of another."""
+    pairs = [(one[of], one[other]) for one in step.of("gradient").values() if of in one and other in one]
     values = [(a.norm, b.norm) for a, b in pairs] + [(a.projection, b.projection) for a, b in pairs]
-    size = len(everybody)
     if not pairs or any(a.non_finite or b.non_finite for a, b in pairs) or not any(b.norm for _, b in pairs):
-        return []
-    if any(abs(value - size * other) > _MEAN * size * abs(other) for value, other in values):
-        return []
-    return [_reduction_finding(look, everybody, Reduced(tuple(everybody), float(size)), size, sets[1])]
+        return False
+    return all(abs(value - times * one) <= _MEAN * times * abs(one) for value, one in values)
 
 
 def _reduction_finding(
     look: FingerprintStep, ranks: Sequence[int], made: Reduced, size: int | None, odd: Sequence[int] = ()
 ) -> Finding:
-    """`odd`: the ranks with this gradient, if not all ranks have it."""
+    """`odd`: the ranks with this gradient, if not all ranks have it. If half of the ranks have it, none is blamed."""
+    even = 2 * len(odd) == len(ranks)
     over, scale, part, together = made.over, made.scale, len(made.over) < len(ranks), rank_list(list(ranks))
-    how = "part" if part else "sum" if size == len(ranks) else "divided_twice" if size == -len(ranks) else "scaled"
+    how = (
+        "scaled"
+        if even
+        else "part"
+        if part
+        else "sum"
+        if size == len(ranks)
+        else "divided_twice"
+        if size == -len(ranks)
+        else "scaled"
+    )
     words = {
         "part": f"reduced over {rank_list(list(over))} only, although {together} share the model",
         "sum": f"the sum over {together}, not the mean",
         "divided_twice": f"the mean over {together} divided by {len(ranks)} a second time",
         "scaled": f"{scale:.4g} times the mean over {together}",
     }[how]
+    if even:
+        others = rank_list(sorted({*ranks} - {*odd}))
+        words = f"{scale:.4g} times that of {others}, so one of the two is not the mean over {together}"
     name, reduced = next(iter(look.of("gradient").items()))
     # The gradients before and after the reduction.
     shown = [look.of("own_gradient").get(name, {}), reduced]
     return make_finding(
         "numerics.reduction_differs",
         Severity.WARNING,
-        [*(odd or ranks)],
+        [*(ranks if even else odd or ranks)],
         f"The gradient of {rank_list([*odd]) if odd else f'rank {ranks[0]}'} at step {look.step} is {words}.",
-        [one for of_rank in shown for rank, one in of_rank.items() if rank in (odd or ranks)],
+        [one for of_rank in shown for rank, one in of_rank.items() if even or rank in (odd or ranks)],
         "gradient",
         step=look.step,
         how=how,
         over=list(over),
         ratio=round(scale, 4),
         size=len(over),
-        minority=bool(odd) or None,
+        minority=(bool(odd) and not even) or None,
     )
 
 
