@@ -203,7 +203,7 @@ def test_culprits_victims_and_next_check_are_told_apart() -> None:
     assert "blocked: ranks 0-1, 3" in printed(out)
     assert lines["DIAGNOSED"].endswith("Rank 2 at train.py:7 main: it is stopped")
     assert "ddx flight-recorder 4242 --frames all" in printed(out)
-    assert "It tells apart: process-stopped, gil-held." in printed(out)
+    assert "It distinguishes: process-stopped, gil-held." in printed(out)
 
 
 # --- commands to copy

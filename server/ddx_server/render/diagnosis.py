@@ -239,7 +239,7 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
     if check.probe != "ask":
         yield _command(command_line(check.probe, check.args), "bold")
     if len(check.separates) > 1:
-        yield safe(f"It tells apart: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
+        yield safe(f"It distinguishes: {', '.join(check.separates[:_SHOWN_SEPARATED])}.", "dim")
 
 
 def _case(case: CaseFile) -> Iterator[Text]:
