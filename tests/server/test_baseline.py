@@ -16,7 +16,7 @@ LINE = "2026-11-21 10:{minute:02d}:{second:02d} INFO step {step} loss {loss:.4f}
 
 def run_of(folder: Path, seconds: int, tps: int, steps: int = 20) -> Path:
     """Logs of a run whose steps take so long."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     lines = [
         LINE.format(
             minute=step * seconds // 60, second=step * seconds % 60, step=step, loss=3 / (step + 1), tps=tps + step

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import pytest
 import typer
+from test_baseline import run_of
 from test_cli import LOGS, ROOT, run
 
 from ddx_evals.simulator.formats.kineto import TraceShape, trace
@@ -100,6 +101,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.toml").write_text("[parallelism]\ntensor_parallel_degree = 2\n")
     (tmp_path / "config.json").write_text('{"world_size": 16}')
     (tmp_path / "notes.txt").write_text("It hangs at the end of the epoch. I started it twice.\n")
+    for name, seconds in (("clean", 1), ("slow", 2)):
+        run_of(tmp_path / "runs" / name, seconds, 12_340 // seconds)
     (tmp_path / "traces").mkdir()
     for rank in range(2):
         traced = b"".join(trace(TraceShape(ranks=2, steps=4, layers=4, kernels=4, transfer_us=125.0), rank))
