@@ -36,6 +36,7 @@ ELSEWHERE = {
     r"post-mortem ": "tests/server/test_post_mortem.py",
     r"why (?:hang_detector|debug-dumps)/": "what other programs write: tests/tools/test_recipe_folders.py",
     r"why /shared/nccl-inspector": "tests/tools/test_nccl_inspector.py",
+    r"why ray-logs/": "logs of Ray: test_job_log_lines.py",
     r"why ras_": "answers of ncclras: tests/tools/test_ras_polls.py",
     r"ask ": "a model: test_ask_command.py",
     r"serve ": "a client: test_serve_http.py",
