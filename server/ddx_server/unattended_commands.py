@@ -57,7 +57,8 @@ def run(
 
     Sets the variables that make a hang diagnosable (without overriding yours) and keeps logs and flight records in one
     directory. Prints the diagnosis into the job's output when the job makes no progress or fails. Passes signals and
-    the exit code through. docs/unattended.md has recipes for Slurm and Kubernetes.
+    the exit code through. Logs of the launcher and the ranks are kept as printed, without redaction, in a directory
+    that only you can read. docs/unattended.md has recipes for Slurm and Kubernetes.
     """
     from ddx_server.run import Notifier, RunOptions, look_signal, run_command, steps_of
 

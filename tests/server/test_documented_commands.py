@@ -1,4 +1,8 @@
-"""Every command that the README and the documentation show: its options are there, and what can be run here runs."""
+"""Every command that the README and the documentation show: its options are there, and what can be run here runs.
+
+Only commands in blocks for a shell are run. Those within a sentence mostly name an option or hold a placeholder, and
+those of evals.md score for minutes: tests/evals runs them. Of these, the commands and options must exist.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
+from test_baseline import run_of
 from test_cli import LOGS, ROOT, run
 
 from ddx_evals.simulator.formats.kineto import TraceShape, trace
@@ -21,6 +25,10 @@ from ddx_tools.payloads.memory_report import report
 __all__ = ["run"]  # the fixture
 
 FENCE = re.compile(r"^ *```(.*?)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"(?<!`)`(ddx [a-z][^`]*)`")
+BEFORE = re.compile(
+    r"^\s*(?:\$ |exec |\S*bin/|[A-Za-z]+=\S+ (?:\S+/env )?|.* -- (?=ddx )|.*; do .*; done; )?(?=ddx [a-z])"
+)
 SHELLS = ("", "bash", "sh", "shell", "console")
 COMMENT = re.compile(r"\s#.*|\s{2,}\S.*|&$")
 PAGES = [ROOT / "README.md", ROOT / "AGENTS.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,6 +44,7 @@ ELSEWHERE = {
     r"post-mortem ": "tests/server/test_post_mortem.py",
     r"why (?:hang_detector|debug-dumps)/": "what other programs write: tests/tools/test_recipe_folders.py",
     r"why /shared/nccl-inspector": "tests/tools/test_nccl_inspector.py",
+    r"why ray-logs/": "logs of Ray: test_job_log_lines.py",
     r"why ras_": "answers of ncclras: tests/tools/test_ras_polls.py",
     r"ask ": "a model: test_ask_command.py",
     r"serve ": "a client: test_serve_http.py",
@@ -62,23 +71,42 @@ def shown() -> list[tuple[str, str]]:
     return found
 
 
+def written() -> list[tuple[str, str]]:
+    """Pages and their commands in every form: in blocks of any kind, indented, after a prompt, in a sentence."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        blocks = [*(block for _, block in FENCE.findall(text)), *re.findall(r"(?:^ {4}.*\n)+", text, re.MULTILINE)]
+        lines = [line for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+        commands = [COMMENT.sub("", line[at.end() :]) for line in lines if (at := BEFORE.match(line))]
+        commands += [" ".join(span.split()) for span in INLINE.findall(FENCE.sub("", text))]
+        found += [(page.name, command[4:].strip()) for command in commands]
+    return found
+
+
+def unknown_part(words: list[str], known: Any) -> str | None:
+    """The first command, subcommand or option of a command line that `known` does not have."""
+    while words and hasattr(known, "commands"):
+        if words[0] not in known.commands:
+            return words[0] if words[0][0] != "-" and not getattr(known, "invoke_without_command", False) else None
+        known, words = known.commands[words[0]], words[1:]
+    options = {option for parameter in known.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    mine = words[: words.index("--")] if "--" in words else words
+    used = [word.partition("=")[0] for word in mine if re.match(r"--?[a-z]", word)]
+    return next((option for option in used if option not in options), None)
+
+
 def why_not(command: str) -> str | None:
     return next((reason for prefix, reason in ELSEWHERE.items() if re.match(prefix, command)), None)
 
 
 def test_each_command_and_each_of_its_options_is_there() -> None:
-    commands = typer.main.get_command(app)
-    assert isinstance(commands, click.Group) or hasattr(commands, "commands")
-    wrong = []
-    for page, command in shown():
-        words = shlex.split(command)
-        known: Any = commands.commands.get(words[0])
-        options = {option for parameter in getattr(known, "params", ()) for option in parameter.opts}
-        mine = words[1 : words.index("--")] if "--" in words else words[1:]
-        used = {word.partition("=")[0] for word in mine if re.match(r"--?[a-z]", word)}
-        wrong += [(page, command)] if known is None or used - options else []
+    ddx = typer.main.get_command(app)
+    seen = {*shown(), *written()}
+    wrong = {(page, command): part for page, command in seen if (part := unknown_part(shlex.split(command), ddx))}
     assert not wrong
-    assert len(shown()) > 50
+    assert len(shown()) > 50 and len(seen) > 200
+    assert unknown_part(["why", "--no-such"], ddx) == "--no-such" and unknown_part(["whence"], ddx) == "whence"
 
 
 def test_what_is_not_run_is_told_with_its_reason() -> None:
@@ -101,6 +129,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.toml").write_text("[parallelism]\ntensor_parallel_degree = 2\n")
     (tmp_path / "config.json").write_text('{"world_size": 16}')
     (tmp_path / "notes.txt").write_text("It hangs at the end of the epoch. I started it twice.\n")
+    for name, seconds in (("clean", 1), ("slow", 2)):
+        run_of(tmp_path / "runs" / name, seconds, 12_340 // seconds)
     (tmp_path / "traces").mkdir()
     for rank in range(2):
         traced = b"".join(trace(TraceShape(ranks=2, steps=4, layers=4, kernels=4, transfer_us=125.0), rank))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import io
+import json
 import lzma
 import os
 import re
@@ -41,6 +42,7 @@ MET = {
     "exit codes of probes": "test_a_probe_says_by_its_exit_code_whether_something_is_wrong",
     "widths": "test_a_pipe_is_as_wide_as_columns_says_and_no_line_ends_in_blanks "
     "test_no_heading_of_a_narrow_table_is_broken test_an_error_is_not_wrapped_where_it_says_what_to_type",
+    "a launcher's summary alone": "test_a_launchers_summary_alone_names_the_rank_and_asks_for_its_traceback",
     "odd targets": "test_what_names_no_job_says_so_at_once test_a_job_that_there_is_not_is_no_empty_answer "
     "test_a_bundle_is_not_called_a_zip test_an_interrupt_while_modules_load_leaves_no_traceback "
     "test_a_directory_of_the_kernel_is_no_evidence test_a_group_of_records_is_placed_by_its_name "
@@ -204,6 +206,16 @@ main()
 def test_the_user_is_told_that_facts_count(command: str, run: Any) -> None:
     done = run(command, "it hangs at the end of the epoch")
     assert done.code == 2 and "--note" in done.err
+
+
+def test_a_launchers_summary_alone_names_the_rank_and_asks_for_its_traceback(tmp_path: Path, run: Any) -> None:
+    text = (LOGS / "torchrun_raise.log").read_text()
+    (tmp_path / "block.log").write_text(text[text.rindex("train.py FAILED") :])
+    done = run("why", str(tmp_path / "block.log"), "--json")
+    said = json.loads(done.out)
+    assert (done.code, [one["ranks"] for one in said["suspects"]]) == (3, [[2]])
+    assert "Rank 2" in said["headline"] and "exit code 1" in said["headline"]
+    assert all(word in said["next_check"]["question"] for word in ("@record", "--tee 3", "--log-dir", "rank 2"))
 
 
 def test_a_next_check_is_short(tmp_path: Path, run: Any) -> None:

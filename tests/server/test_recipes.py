@@ -1,5 +1,6 @@
 """The recipes of docs/recipes: scripts are run as they stand there, as far as this machine has what they are for."""
 
+import json
 import os
 import re
 import signal
@@ -87,6 +88,32 @@ def test_torchrun_of_an_image_is_watched_once(tmp_path: Path) -> None:
     first, second = done.stdout.splitlines()
     (run_dir,) = (tmp_path / "ddx-runs").iterdir()
     assert (first, second) == (f"in {run_dir}: train.py", f"in {run_dir}:")
+
+
+@pytest.mark.needs("jq")
+def test_an_answer_is_converted_for_slack_and_for_pagerduty(tmp_path: Path) -> None:
+    page = (ROOT / "docs/unattended.md").read_text(encoding="utf-8")
+    program(tmp_path / "bin/curl", f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\ncat > {tmp_path}/sent\n')
+    environ = {
+        **ENVIRON,
+        "PATH": f"{tmp_path}/bin:{ENVIRON['PATH']}",
+        "SLACK_WEBHOOK": "https://hooks.example/1",
+        "PAGERDUTY_KEY": "k",
+    }
+    headline = 'Rank 2 at train.py:49: "a" < b'
+    answer = {"kind": "stalled", "situation": "no progress", "text": "t", "run_dir": "/r", "bundle": "/r/incident-1"}
+    sent = []
+    for script in re.findall(r"```sh\n(#!/bin/sh\njq .*?)```", page, re.DOTALL):
+        convert = program(tmp_path / "convert", script)
+        message = json.dumps({**answer, "diagnosis": {"verdict": "diagnosed", "headline": headline}})
+        done = subprocess.run([convert], input=message, env=environ, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        sent.append((json.loads((tmp_path / "sent").read_text()), (tmp_path / "arguments").read_text()))
+    (slack, to_slack), (pager, to_pager) = sent
+    assert slack["text"] == f"*diagnosed* {headline}\nno progress\n/r/incident-1"
+    assert "https://hooks.example/1" in to_slack and "https://events.pagerduty.com/v2/enqueue" in to_pager
+    assert (pager["routing_key"], pager["dedup_key"], pager["payload"]["summary"]) == ("k", "/r", headline)
+    assert pager["payload"]["custom_details"] == {"situation": "no progress", "report": "/r/incident-1", "text": "t"}
 
 
 @pytest.mark.needs("systemd-analyze")

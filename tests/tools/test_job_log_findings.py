@@ -101,6 +101,12 @@ def test_a_rank_that_left_with_code_0_is_the_gap_in_the_launchers_list() -> None
     assert first_observed["3"] == 1, "torchrun blames a rank that only lost its connection"
 
 
+def test_the_launchers_list_alone_does_not_say_who_left_with_code_0(tmp_path: Path) -> None:
+    text = (LOGS / "torchrun_leaves_early.log").read_text()
+    (tmp_path / "block.log").write_text(text[text.rindex("FAILED") :])
+    assert [found.ranks for found in independent(findings_of(tmp_path / "block.log"))] == []
+
+
 def test_a_failure_counts_even_if_the_clean_up_behind_it_lost_its_peers() -> None:
     findings = recorded("torchrun_cleanup.log")
     (root,) = independent(findings)

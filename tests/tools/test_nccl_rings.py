@@ -16,9 +16,9 @@ BY_HOST = [0, 1, 2, 3, 7, 6, 5, 4]
 BACK_AND_FORTH = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-def two_hosts(rings: Sequence[Sequence[int]], *, whole: bool = True) -> list[Log]:
+def two_hosts(rings: Sequence[Sequence[int]], *, whole: bool = True, version: str = "2.27.7") -> list[Log]:
     """8 ranks on 2 hosts; rank 0 prints whole rings, or every rank what it has before and behind it."""
-    logs = world(8, gpus_per_host=4)
+    logs = world(8, gpus_per_host=4, version=version)
     for channel, ring in enumerate(rings):
         if whole:
             logs[0].info(f"Channel {channel:02d}/{len(rings):02d} : {' '.join(map(str, ring))}")

@@ -38,6 +38,12 @@ SELECT max(size) AS size FROM (
 _MESH = (
     "SELECT dimension, max(coordinate) + 1 AS size FROM mesh GROUP BY ALL HAVING count(DISTINCT plan) = 1 ORDER BY 1"
 )
+_RECORDED_MESH = """
+SELECT substr(description, 6) AS dimension, any_value(len(members)) AS size FROM fr_groups
+WHERE starts_with(description, 'mesh_') AND members IS NOT NULL
+GROUP BY ALL HAVING count(DISTINCT len(members)) = 1 ORDER BY 1 LIMIT 16
+"""
+"""A DeviceMesh gives the groups of its axis tp the description `mesh_tp` (torch 2.13 distributed/device_mesh.py)."""
 _LINKS = "SELECT coalesce(network, transport) AS way, sum(channels) AS channels FROM nccl_edges GROUP BY ALL ORDER BY 1"
 _RINGS = """
 WITH widest AS (SELECT communicator FROM nccl_ranks ORDER BY nranks DESC NULLS LAST, communicator LIMIT 1)
@@ -99,7 +105,7 @@ def baseline_of(store: Store, found: Investigation, place: Path) -> Baseline:
         versions={name: str(version) for name, version in sorted(found.versions.items())},
         settings=dict(sorted(variables.items())),
         world_size=store.query(_WORLD)[0]["size"],
-        mesh={row["dimension"]: row["size"] for row in store.query(_MESH)},
+        mesh={row["dimension"]: row["size"] for row in store.query(_MESH) or store.query(_RECORDED_MESH)},
         links={row["way"]: row["channels"] for row in store.query(_LINKS) if row["way"] and row["channels"]},
         rings={str(row["channel"]): row["graph"] for row in store.query(_RINGS)},
         step_s=_spread(_step_times(store)) or _between_steps(store),

@@ -97,8 +97,11 @@ def _outlived_its_notice(case: EndReports, events: list[LogEvent]) -> bool:
 def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndReports | None:
     """Ranks missing from torchrun's list of all ranks with a nonzero exit code: they exited with code 0.
 
-    Only if each process that torchrun stopped is in the list: a rank may also exit with code 0 on SIGTERM.
+    Only if each process that torchrun stopped is in the list: a rank may also exit with code 0 on SIGTERM. The list
+    by itself does not show which ones torchrun stopped.
     """
+    if all(event.kind == "failure_summary" for event in events):
+        return None
     listed = [event for event in events if event.kind == "failure_summary" and event.ranks]
     stopped = {event.row["pid"] for event in events if event.details.get("event") == "stopped"}
     last = max((event.attempt for event in listed), default=0)
