@@ -40,7 +40,7 @@ WRONG = {
     "sum-for-mean": (
         "wrong-reduction",
         [],
-        "is the sum over ranks 0-3, not the mean. The calls are at consistency_jobs.py:93",
+        "is the sum over ranks 0-3, not the mean. The calls are at consistency_jobs.py:97",
     ),
     "sum-on-one": ("wrong-reduction", [2], "gradient of rank 2 at step 0 is the sum over ranks 0-3, not the mean"),
     "sum-on-one-of-two": (

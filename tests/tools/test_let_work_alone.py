@@ -26,14 +26,14 @@ def test_who_gets_on_with_a_checkpoint_that_its_peers_wait_for_is_no_fault_yet(
     ("guard", "call", "awaited"),
     [
         ("job.is_main_process", "barrier", True),
-        ("job.is_main_process", "all_reduce", True),
+        ("job.is_main_process", "all_reduce", None),
         ("job.due", "barrier", True),
         ("job.due", "all_reduce", None),
     ],
 )
 @pytest.mark.parametrize("work", ["evaluate", "publish"])
 def test_who_is_let_work_alone_holds_nobody_up(guard: str, call: str, work: str, awaited: bool | None) -> None:
-    """Whatever the work is called: a barrier behind it, or a condition on the rank, lets the others wait."""
+    """Whatever the work is called: a barrier behind it lets the others wait."""
     program = Program(
         f"def main(job):\n    if {guard}:\n        {work}(job)\n    dist.{call}()\n"
         f"def {work}(job):\n    score(1)\n    score(2)\n",

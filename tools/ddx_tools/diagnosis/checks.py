@@ -19,14 +19,16 @@ def next_check(
 ) -> NextCheck | None:
     """Choose the check that separates most of the leading causes; if undecided, a symptom page's checks come first.
 
+    Where no symptom was recognised, only a check whose condition holds fits what was seen.
     `narrowed`: the most specific node that an undecided answer can safely name; its checks separate the causes below.
     """
     if leading:
         checks = leading.next_check
     else:
         observed_first = sorted(present, key=lambda symptom: _only_told(present[symptom]))
-        asked: list[Symptom] = [playbooks.symptoms[s] for s in observed_first] or list(playbooks.symptoms.values())
-        pages = [check for symptom in asked for check in symptom.next_check if check.when]
+        asked: list[Symptom] = [playbooks.symptoms[s] for s in observed_first]
+        conditional = asked or playbooks.symptoms.values()
+        pages = [check for symptom in conditional for check in symptom.next_check if check.when]
         names = {cause.id for cause in listed}
         separating = sorted(
             (check for cause in [*listed, *([narrowed] if narrowed else [])] for check in cause.next_check),

@@ -68,9 +68,8 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
         ruled_out=[RuledOut(id=c.cause.id, why=_says(c.excluded[0])) for c in candidates if c.excluded],
         fix=_filled(leading, leading.cause.fix) if leading else [],
         verify=_filled(leading, leading.cause.verify) if leading else [],
-        # Where nothing is known to be wrong, any check would be a guess.
         next_check=None
-        if verdict is Verdict.HEALTHY or (trouble is None and not listed)
+        if verdict is Verdict.HEALTHY
         else next_check(
             leading.cause if leading else None,
             playbooks.causes[narrowed.id] if narrowed else None,

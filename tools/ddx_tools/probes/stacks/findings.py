@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ddx_tools.analysis.collectives.stacks.disagreements import disagreements
@@ -50,7 +50,8 @@ def stack_findings(store: Store) -> list[Finding]:
     findings += held_global_locks(store, outside)
     findings += _peers_wait(waiting)
     if waiting:
-        findings += _outside(store, outside, waiting, texts)
+        too_long = {rank for work in works if not work.within_limit for rank in work.ranks}
+        findings += _outside(store, outside, waiting, texts, too_long)
         findings += counted_work_findings(works, outside)
         findings += lock_waits(store, outside)
         findings += stuck_workers(store, outside)
@@ -223,22 +224,25 @@ them."""
 
 
 def _outside(
-    store: Store, outside: Sequence[RankView], waiting: Sequence[RankView], texts: ProgramTexts
+    store: Store,
+    outside: Sequence[RankView],
+    waiting: Sequence[RankView],
+    texts: ProgramTexts,
+    too_long: Collection[int | None],
 ) -> Iterator[Finding]:
+    """`too_long`: ranks whose work, by its own count, takes longer than their peers wait."""
     for members in grouped(outside, lambda view: (view.activity, view.user_stack, view.contexts)):
         odd = members[0]
         nearest = _nearest(odd, waiting)
         parting = texts.parting(odd, nearest)
         moving = _moving(members)
         # Ranks meet in a barrier, and take a transfer from a peer, in order to wait for what it works at.
-        by_rank = parting.relation.guard_on_rank and parting.relation.guard_side == "rank"
         for_work = nearest.activity == "p2p" or nearest.operation in _WAITS_FOR_WORK
         same_work = _LONG_WORK & set(odd.contexts) & set(nearest.contexts)
         busy = busy_threads(store, members)
         # A sleeping rank wakes up; a rank that makes no progress in anything else may wait for ever.
         awaited = (
             (for_work and (moving or odd.activity in ("sleep", *_CHILD_WAITS)))
-            or (by_rank and moving)
             or (same_work and moving)
             or (moving and odd.activity in _CHILD_WAITS)  # it starts one child after another
             or (odd.activity == "lock_wait" and busy > 0)
@@ -256,7 +260,7 @@ def _outside(
             moving=moving,
             still_s=0.0 if moving else min(view.wait_s for view in members),
             busy_threads=busy,
-            awaited_work=bool(awaited and nearest.wait_s < _LONG_S) or None,
+            awaited_work=bool(awaited and nearest.wait_s < _LONG_S and odd.rank not in too_long) or None,
             **described(odd, parting),
         )
 
