@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ddx_tools.diagnosis.matching import Match, fill, meets
 from ddx_tools.diagnosis.playbook import Cause, NextCheckRule, Playbooks, Symptom
-from ddx_tools.model.diagnosis import Finding, NextCheck
+from ddx_tools.model.diagnosis import Finding, NextCheck, Severity
 
 
 def next_check(
@@ -19,22 +19,22 @@ def next_check(
 ) -> NextCheck | None:
     """Choose the check that separates most of the leading causes; if undecided, a symptom page's checks come first.
 
-    Where no symptom was recognised, only a check whose condition holds fits what was seen.
+    Where nothing went wrong as far as is known, only a check whose condition holds fits what was seen.
     `narrowed`: the most specific node that an undecided answer can safely name; its checks separate the causes below.
     """
     if leading:
         checks = leading.next_check
     else:
         observed_first = sorted(present, key=lambda symptom: _only_told(present[symptom]))
-        asked: list[Symptom] = [playbooks.symptoms[s] for s in observed_first]
-        conditional = asked or playbooks.symptoms.values()
-        pages = [check for symptom in conditional for check in symptom.next_check if check.when]
+        asked: list[Symptom] = [playbooks.symptoms[s] for s in observed_first] or list(playbooks.symptoms.values())
+        pages = [check for symptom in asked for check in symptom.next_check if check.when]
         names = {cause.id for cause in listed}
         separating = sorted(
             (check for cause in [*listed, *([narrowed] if narrowed else [])] for check in cause.next_check),
             key=lambda check: -len(names & set(check.separates)),
         )
-        general = [check for symptom in asked for check in symptom.next_check if not check.when]
+        known = present or any(map(is_trouble, findings))
+        general = [check for symptom in asked for check in symptom.next_check if known and not check.when]
         checks = [*pages, *separating, *general]
     for check in checks:
         bindings = _applies(check, findings)
@@ -47,6 +47,11 @@ def next_check(
             separates=check.separates,
         )
     return None
+
+
+def is_trouble(finding: Finding) -> bool:
+    """Whether a finding says that something went wrong, or that somebody says so."""
+    return finding.severity in (Severity.WARNING, Severity.FAILURE) or finding.code == "user.reported"
 
 
 _OF_PROCESSES = frozenset({"jobs", "stacks", "native_stacks", "flight_recorder", "job_log", "nccl_log"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from ddx_tools.diagnosis.checks import next_check
+from ddx_tools.diagnosis.checks import is_trouble, next_check
 from ddx_tools.diagnosis.matching import Match, fill, merged, title_of
 from ddx_tools.diagnosis.playbook import Playbooks, Strength
 from ddx_tools.diagnosis.ranking import WEIGHTS, Candidate, Circumstances, judge, matches, party, rank, something_else
@@ -23,7 +23,6 @@ from ddx_tools.model.diagnosis import (
     Narrowed,
     Party,
     RuledOut,
-    Severity,
     Verdict,
     rank_list,
 )
@@ -52,7 +51,7 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     victims = _victims(present, playbooks, culprits)
     narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
     trouble = playbooks.symptoms[next(iter(present))].title if present else None
-    if trouble is None and any(map(_is_trouble, findings)):
+    if trouble is None and any(map(is_trouble, findings)):
         trouble = ""
     return Diagnosis(
         verdict=verdict,
@@ -250,11 +249,6 @@ def _claims(matches: Iterable[Match]) -> list[Claim]:
                 ),
             )
     return list(claims.values())
-
-
-def _is_trouble(finding: Finding) -> bool:
-    """Whether a finding says that something went wrong, or that somebody says so."""
-    return finding.severity in (Severity.WARNING, Severity.FAILURE) or finding.code == "user.reported"
 
 
 def _headline(
