@@ -357,6 +357,10 @@ def test_a_call_names_a_process_group_by_keyword_or_place(call: str, names_one: 
         ("r = 1.0", "r == 0", False),
         ("r = dist.get_rank()\n    r = loss.item()", "r == 0", False),
         ("r = dist.get_rank()", "self.r == 0", False),
+        ("main = get_rank() == 0", "main", True),
+        ("model = DDP(model, device_ids=[local_rank])", "model.training", False),
+        ("loss = step(batch, rank)", "loss > 9", False),
+        ("part = parts[rank]", "part is None", False),
     ],
 )
 def test_a_variable_that_holds_the_rank_is_the_rank(first: str, condition: str, on_rank: bool) -> None:

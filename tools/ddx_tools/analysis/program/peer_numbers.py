@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from ddx_tools.analysis.program.python_source import unpacked
 from ddx_tools.knowledge.program_names import called_name
 
 _PEER_OF = {
@@ -55,24 +56,13 @@ def _local_peers(function: ast.AST) -> list[LocalPeer]:
 def _local_names(function: ast.AST) -> set[str]:
     """Names that a function assigns to its rank within a group, or to values computed from it."""
     names: set[str] = set()
-    pairs = [pair for node in ast.walk(function) if isinstance(node, ast.Assign) for pair in _pairs(node)]
+    assignments = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
+    pairs = [pair for node in assignments for target in node.targets for pair in unpacked(target, node.value)]
     pairs.sort(key=lambda pair: pair[1].lineno)
     for target, value in pairs:
         if isinstance(target, ast.Name) and _is_local(value, names):
             names.add(target.id)
     return names
-
-
-def _pairs(node: ast.Assign) -> list[tuple[ast.expr, ast.expr]]:
-    """The (target, value) pairs of an assignment, with tuples unpacked."""
-    found = []
-    for target in node.targets:
-        value = node.value
-        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            found += list(zip(target.elts, value.elts, strict=True))
-        else:
-            found.append((target, value))
-    return found
 
 
 def _peer(call: ast.Call) -> ast.expr | None:

@@ -224,15 +224,17 @@ class PythonSource:
         return Relation(kind)
 
     @cached_property
-    def _rank_names(self) -> frozenset[str]:
-        """The variables that only ever hold something of the rank: `r` after `r = dist.get_rank()`."""
+    def _values(self) -> dict[str, list[ast.expr]]:
+        """All that the program assigns to each variable."""
         values = defaultdict[str, list[ast.expr]](list)
         for target, value in _assigned(self._tree) if self._tree else ():
             values[target].append(value)
-        return frozenset(name for name, of in values.items() if all(asks_for_the_rank(_text(value)) for value in of))
+        return dict(values)
 
     def _names_the_rank(self, guard: str) -> bool:
-        return not self._rank_names.isdisjoint(_NAME.findall(guard))
+        """Whether a variable in a condition only ever holds the rank: `r` after `r = dist.get_rank()`."""
+        given = (self._values.get(name) for name in _NAME.findall(guard))
+        return any(all(map(_is_the_rank, values)) for values in given if values)
 
     def _by_rank_names(self, ways: tuple[Bypass, ...]) -> tuple[Bypass, ...]:
         return tuple(
@@ -292,23 +294,40 @@ def calls_below(node: ast.AST, names: Collection[str]) -> Iterator[ast.Call]:
     return (each for each in ast.walk(node) if isinstance(each, ast.Call) and called_name(each) in names)
 
 
+def unpacked(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """The (target, value) pairs of an assignment: of `r, w = f(), g()` two."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
 def _assigned(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """The names that a program assigns to, each with a value; of `r, w = f(), g()` in pairs."""
-    pairs: list[tuple[ast.expr, ast.expr | None]]
+    """The names that a program assigns to, each with a value."""
     for node in ast.walk(tree):
-        if isinstance(node, (ast.AnnAssign, ast.NamedExpr, ast.AugAssign)):
+        if isinstance(node, ast.Assign):
+            pairs = [pair for target in node.targets for pair in unpacked(target, node.value)]
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr, ast.AugAssign)) and node.value is not None:
             pairs = [(node.target, node.value)]
         elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
             pairs = [(node.target, node.iter)]
-        elif isinstance(node, ast.Assign):
-            pairs = [(target, node.value) for target in node.targets]
         else:
             continue
-        for target, value in pairs:
-            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-                pairs += zip(target.elts, value.elts, strict=True)
-            elif isinstance(target, ast.Name) and value is not None:
-                yield target.id, value
+        yield from ((target.id, value) for target, value in pairs if isinstance(target, ast.Name))
+
+
+_READS = frozenset({"int", "bool", "str", "get", "getenv"})
+"""Calls that pass a rank on: `int(os.environ.get("RANK", 0))`. Others compute something else from it."""
+
+
+def _is_the_rank(value: ast.expr) -> bool:
+    """Whether a value is the rank, or a comparison or sum of it, and not what a call or an index makes of it."""
+    read = [called_name(node) or "" for node in ast.walk(value) if isinstance(node, ast.Call)]
+    indexed = [_text(node.value) for node in ast.walk(value) if isinstance(node, ast.Subscript)]
+    return (
+        asks_for_the_rank(_text(value))
+        and all(name in _READS or asks_for_the_rank(name) for name in read)
+        and all(of.endswith("environ") or asks_for_the_rank(of) for of in indexed)
+    )
 
 
 def _statements(node: ast.AST) -> Iterator[tuple[str, int, ast.AST]]:
