@@ -13,6 +13,7 @@ from ddx_tools.diagnosis.waits import Waits
 from ddx_tools.investigation.show.waits import wait_lines
 from ddx_tools.model.diagnosis import rank_list
 from ddx_tools.model.grouping import gathered
+from ddx_tools.model.wording import capital
 
 _MOST_NODES, _MOST_DEEP = 24, 8
 _MOST_ROOTS = 6
@@ -53,13 +54,13 @@ def wait_trees(waits: Waits | None, picture: RankPicture) -> WaitTrees | None:
     walk = _Walk(graph)
     trees = [
         walk.tree(
-            WaitTree(_capital(rank_list(set(root.ranks))), _says(graph, root, picture), is_root=True),
+            WaitTree(capital(rank_list(set(root.ranks))), _says(graph, root, picture), is_root=True),
             walk.nodes_of(root.ranks),
         )
         for root in roots.roots[:_MOST_ROOTS]
     ]
     if not trees and (blamed := sorted(picture.blamed & walk.of_rank.keys())):
-        top = WaitTree(_capital(rank_list(blamed)), _doing(graph, blamed, "suspect"), is_root=True)
+        top = WaitTree(capital(rank_list(blamed)), _doing(graph, blamed, "suspect"), is_root=True)
         trees = [walk.tree(top, walk.nodes_of(blamed))]
     if not trees:
         trees = _without_roots(walk, roots)
@@ -82,7 +83,7 @@ def _doing(graph: WaitGraph, ranks: Iterable[int], otherwise: str) -> str:
 def _without_roots(walk: _Walk, roots: Roots) -> list[WaitTree]:
     """Trees of the circle of waits, or else of the largest operations that ranks wait in."""
     if roots.circle:
-        top = WaitTree(_capital(rank_list(set(roots.circle))), "wait for each other in a circle")
+        top = WaitTree(capital(rank_list(set(roots.circle))), "wait for each other in a circle")
         return [walk.tree(top, walk.nodes_of(roots.circle))]
     inside = walk.graph.in_operation()
     ordered = sorted(inside, key=lambda node: (-len(inside[node]), node))
@@ -136,7 +137,7 @@ class _Walk:
             if not nodes:
                 continue
             ranks = ranks_of(nodes)
-            name = _capital(rank_list(ranks)) if ranks else _name(min(nodes))
+            name = capital(rank_list(ranks)) if ranks else _name(min(nodes))
             longest = max((edge.wait_s or 0.0 for edge in same), default=0.0)
             since = f", for {longest:.0f} s" if longest >= 1 else ""
             says = f"{'wait' if len(ranks) > 1 else 'waits'} for {awaited} ({kind.replace('_', ' ')}){since}"
@@ -153,7 +154,3 @@ def _name(node: Node) -> str:
         return f"rank {node.rank}" + (f", thread {_OF_ONE_RANK.sub('', node.name)}" if node.name else "")
     of = f" of rank {node.rank}" if node.rank >= 0 else ""
     return f"{node.kind} {_OF_ONE_RANK.sub('', node.name) or node.host}".strip() + of
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddx_tools.model.wording import capital
+
 if TYPE_CHECKING:
     from mcp.server.mcpserver.tools import Tool
 
@@ -42,7 +44,7 @@ def _first_sentence(text: str) -> str:
     for opening in ("START HERE. ", "Call this LAST: "):
         text = text.removeprefix(opening)
     sentence = re.split(r"(?<=[.?])\s(?=[A-Z])|:\s", text, maxsplit=1)[0].rstrip(".: ").replace("|", "\\|")
-    return sentence[:1].upper() + sentence[1:]
+    return capital(sentence)
 
 
 def _arguments(tool: Tool) -> str:

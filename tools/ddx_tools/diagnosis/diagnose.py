@@ -26,6 +26,7 @@ from ddx_tools.model.diagnosis import (
     Verdict,
     rank_list,
 )
+from ddx_tools.model.wording import capital
 
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
 _SAFE_FROM = 0.6  # a node with less is not an answer
@@ -265,7 +266,7 @@ def _headline(
         who = rank_list(culprits.ranks).capitalize() if culprits.ranks else ", ".join(culprits.hosts)
         place = f" at {culprits.locations[0].short()}" if culprits.locations else ""
         title = title_of(leading.cause.title, culprits.ranks)
-        return f"{who}{place}: {title}" if who else title[:1].upper() + title[1:]
+        return f"{who}{place}: {title}" if who else capital(title)
     if verdict is Verdict.HEALTHY:
         return _says(well[0])
     if narrowed:

@@ -9,6 +9,7 @@ from ddx_tools.diagnosis.headline_details import detail
 from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
 from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, Suspect, SuspectEvent, Verdict, rank_list
+from ddx_tools.model.wording import capital
 
 _AS_SEEN = "rank-crashed"
 """The cause that says no more than a rank's end does."""
@@ -32,7 +33,7 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
         return answer
     findings, where = list(findings), not (answer.culprits.ranks or answer.culprits.hosts)
     if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings, where=where)):
-        first = answer.headline if answer.culprits.hosts else _capital(answer.headline)
+        first = answer.headline if answer.culprits.hosts else capital(answer.headline)
         is_told = added in answer.headline or (answer.culprits.ranks and added.startswith("rank"))
         headline = answer.headline if is_told else f"{first} ({added})"
     elif len(answer.suspects) == 1 and (added := detail([*answer.suspects[0].evidence, *answer.evidence], findings)):
@@ -40,7 +41,7 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
             return answer
         headline = _UNPLACED.sub(lambda end: f"{end[1]} ({added}){end[2]}", answer.headline, count=1)
     elif (open_ := _NOTHING.fullmatch(answer.headline)) and (added := detail(answer.evidence, findings, where=where)):
-        before = f"{_capital(added)}; {open_[1][0].lower()}{open_[1][1:]}"
+        before = f"{capital(added)}; {open_[1][0].lower()}{open_[1][1:]}"
         headline = before if added.startswith(("rank", "a rank")) else f"{answer.headline} ({added})"
     else:
         return answer
@@ -92,14 +93,14 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
         return ""
     who = rank_list(victims)
     if open_.startswith(who):
-        return _capital(open_) + possible
+        return capital(open_) + possible
     words = {each.words for each in waits.graph.operations.values()}
     where = f" in {words.pop()}" if len(words) == 1 else f" in {len(words)} operations"
-    return f"{_capital(who)} {'wait' if len(victims) > 1 else 'waits'}{where}; {open_}{possible}"
+    return f"{capital(who)} {'wait' if len(victims) > 1 else 'waits'}{where}; {open_}{possible}"
 
 
 def _who(suspect: Suspect, waits: Waits) -> str:
-    return _capital(seated(suspect, one_host=is_on_one_host(waits.graph)))
+    return capital(seated(suspect, one_host=is_on_one_host(waits.graph)))
 
 
 def _sentence(suspect: Suspect, waits: Waits) -> str:
@@ -123,7 +124,7 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
 
 def _ended_how(suspect: Suspect) -> str:
     """How a suspect ended, ` raised ValueError`; empty if it did not, or if that is not known."""
-    bare = _capital(rank_list(suspect.ranks, nobody="an unidentified rank"))
+    bare = capital(rank_list(suspect.ranks, nobody="an unidentified rank"))
     how = suspect.event is SuspectEvent.ENDED and _ENDED.fullmatch(suspect.says.removeprefix(bare))
     return how["how"] if how else ""
 
@@ -147,7 +148,3 @@ def _perhaps(suspect: Suspect, told: str) -> str:
 
 def _words(text: str) -> set[str]:
     return set(text.lower().split())
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

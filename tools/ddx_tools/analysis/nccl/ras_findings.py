@@ -12,6 +12,7 @@ from ddx_tools.analysis.nccl.ras_polls import BASIS, STANDS_S, RasCall, RasCommu
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
+from ddx_tools.model.wording import capital
 
 _MOST_EVIDENCE = 8
 _MOST_FINDINGS = 20
@@ -133,7 +134,7 @@ def _sentence(polls: RasPolls, hold: RasHold) -> str:
 def _who(polls: RasPolls, numbers: list[int]) -> str:
     ranks = polls.ranks_of(numbers)
     named = polls.words(numbers)
-    return f"{rank_list(ranks).capitalize()} ({named})" if ranks else f"{named[:1].upper()}{named[1:]}"
+    return f"{rank_list(ranks).capitalize()} ({named})" if ranks else capital(named)
 
 
 def _counts(hold: RasHold) -> str:

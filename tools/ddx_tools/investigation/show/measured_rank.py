@@ -12,12 +12,12 @@ _GB = 1e9
 _STEPS = """
 SELECT count(*) AS steps, median(step_ns) AS step_ns, max(step_ns) AS longest_ns, sum(step_ns) AS all_ns,
     sum(compute_ns) AS computing, sum(exposed_ns) AS "in exposed communication", sum(copy_ns) AS copying,
-    sum(data_ns) AS "fetching data", sum(wait_ns) AS "idle after waits for the GPU",
+    sum(data_ns) AS "fetching data", sum(wait_ns) AS "idle after the host waited for the GPU",
     sum(host_ns) AS "idle between operations"
 FROM trace_steps WHERE rank = ? AND step_ns > 0
 """
 _PARTS = (
-    "computing", "in exposed communication", "copying", "fetching data", "idle after waits for the GPU",
+    "computing", "in exposed communication", "copying", "fetching data", "idle after the host waited for the GPU",
     "idle between operations",
 )  # fmt: skip
 _COLLECTIVES = f"""

@@ -14,6 +14,7 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 from ddx_tools.model.launch import Environment, Value
 from ddx_tools.model.versions import Version, Versions
+from ddx_tools.model.wording import capital
 from ddx_tools.probes.env.environments import environments, of_kind
 from ddx_tools.probes.env.judge import JudgedVariable, judge
 from ddx_tools.probes.env.launch_checks import launch_findings, setting
@@ -376,4 +377,4 @@ def _loopback(ranks: Sequence[Environment]) -> Iterator[Finding]:
 def _whose(seen: list[tuple[Environment, Value]]) -> str:
     ranks = [one.rank for one, _ in seen if one.rank is not None]
     told = rank_list(ranks) if ranks else ", ".join(one.label for one, _ in seen[:4]) or "a process"
-    return told[:1].upper() + told[1:]
+    return capital(told)

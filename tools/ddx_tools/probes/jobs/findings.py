@@ -10,6 +10,7 @@ from ddx_tools.analysis.ranks.job_rows import by_job
 from ddx_tools.analysis.ranks.process_words import process_words
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
+from ddx_tools.model.wording import capital
 
 
 def job_findings(store: Store) -> list[Finding]:
@@ -71,7 +72,7 @@ def _gone(members: list[dict[str, Any]]) -> Iterator[Finding]:
     who = rank_list(ranks) if ranks else f"{len(pids)} {'rank' if len(pids) == 1 else 'ranks'} (number unknown)"
     dead = f": pid {', '.join(map(str, pids))} ended, and its parent has not reaped it yet" if pids else ""
     verb = "has" if len(ranks or pids) == 1 else "have"
-    said = f"{_capital(who)} {verb} no live process on {gone[0]['host']}{dead}."
+    said = f"{capital(who)} {verb} no live process on {gone[0]['host']}{dead}."
     facts = {"launcher": gone[0]["launcher"], "pids": pids}
     yield _finding("rank.process_gone", Severity.FAILURE, ranks, gone, said, **facts)
 
@@ -84,7 +85,7 @@ def _unreadable(members: list[dict[str, Any]]) -> Iterator[Finding]:
     who = rank_list(ranks) if ranks else "processes that may be ranks"
     listed = ", ".join(map(str, pids[:8])) + (" …" if len(pids) > 8 else "")
     remedy = f"Run ddx as the job's owner, or as root: sudo ddx why {pids[0] if pids else ''}".rstrip()
-    said = f"{_capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}"
+    said = f"{capital(who)} could not be read (pid {listed}): this user has no permission. {remedy}"
     facts = {"reason": "not_permitted", "remedy": remedy, "pids": pids}
     yield _finding("rank.unreadable", Severity.WARNING, ranks, unreadable, said, **facts)
 
@@ -116,10 +117,6 @@ def _evidence(row: dict[str, Any]) -> Evidence:
     if row["pid"] is None:
         return Evidence(source=row["source"] or "table:ranks")
     return Evidence(source=row["source"] or f"ranks:{row['pid']}", quote=process_words(row))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 # --- several hosts captured together: which did not answer, and whose clocks differ
