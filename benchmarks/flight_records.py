@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.measurement import DDX, Measurement
-from benchmarks.process_tree import Cost, cost_of
+from benchmarks.process_tree import Cost, cost_of, middle
 from ddx_evals.simulator import torch_pickle, write_benchmark
 from ddx_evals.simulator.formats.torch_pickle import PickledFrame
 
@@ -113,11 +113,7 @@ def unpickled(directory: Path, keep_or_drop: str) -> Cost:
 
 def ddx(directory: Path, command: str = "flight-recorder") -> Cost:
     """The cost of one command, the middle one of three; it names the stalled rank, or who may be."""
-    return sorted((cost_of([DDX, command, str(directory), "--json"], (0, 1, 3)) for _ in range(3)), key=_wall_s)[1]
-
-
-def _wall_s(cost: Cost) -> float:
-    return cost.wall_s
+    return middle([cost_of([DDX, command, str(directory), "--json"], (0, 1, 3)) for _ in range(3)])
 
 
 def torchfrtrace(directory: Path) -> Cost:

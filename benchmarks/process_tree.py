@@ -51,6 +51,11 @@ def cost_of(argv: Sequence[str], exit_codes: Sequence[int] = (0,)) -> Cost:
     return Cost(wall_s, cpu_s, peak)
 
 
+def middle(costs: Sequence[Cost]) -> Cost:
+    """The cost of the run that took the median time."""
+    return sorted(costs, key=lambda cost: cost.wall_s)[len(costs) // 2]
+
+
 def _resident_bytes(pid: int) -> int:
     try:
         root = psutil.Process(pid)

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.measurement import DDX, Measurement
-from benchmarks.process_tree import Cost, cost_of
+from benchmarks.process_tree import Cost, cost_of, middle
 
 _LOG = Path(__file__).parents[1] / "tests" / "fixtures" / "logs" / "torchrun_raise.log"
 _TIMES = 5
@@ -22,8 +22,8 @@ def measure() -> Iterator[Measurement]:
 
 
 def _middle(what: str, costs: list[Cost], limit_s: float) -> Measurement:
-    middle = sorted(costs, key=lambda cost: cost.wall_s)[_TIMES // 2]
-    return Measurement(what, middle.wall_s, limit_s, "s", f"wall, median of {_TIMES}; {middle.cpu_s:.2f} s of CPU")
+    cost = middle(costs)
+    return Measurement(what, cost.wall_s, limit_s, "s", f"wall, median of {_TIMES}; {cost.cpu_s:.2f} s of CPU")
 
 
 def _with_no_cache() -> Cost:

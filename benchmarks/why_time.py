@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 from benchmarks.measurement import DDX, Measurement
-from benchmarks.process_tree import Cost, cost_of
+from benchmarks.process_tree import Cost, cost_of, middle
 from benchmarks.waiting_ranks import waiting_ranks
 from ddx_tools.sources.remote.archive import archive
 
@@ -43,7 +43,11 @@ def _ras(alone: Cost) -> Iterator[Measurement]:
     from ras_servers import four_stages, ras
 
     for what, report in (("equal counts", four_stages()), ("a rank behind", four_stages(lacks={("a2", 37): 1}))):
-        with ras(report.report) as address, _environment({"NCCL_RAS_ADDR": address}), waiting_ranks(_RANKS) as ranks:
+        with (
+            ras(report.report) as address,
+            patch.dict(os.environ, NCCL_RAS_ADDR=address),
+            waiting_ranks(_RANKS) as ranks,
+        ):
             cost = _middle([DDX, "why", str(ranks[0].pid), "--json"])
         how = f"more than without; 64 ranks, {what}; {cost.cpu_s - alone.cpu_s:+.2f} s of CPU"
         yield Measurement(f"NCCL RAS, {what}", cost.wall_s - alone.wall_s, math.inf, "s", how)
@@ -82,15 +86,4 @@ def _line(what: str, cost: Cost, limit_s: float) -> Measurement:
 def _middle(argv: Sequence[str]) -> Cost:
     """The median of some runs, after one that warms the caches."""
     costs = [cost_of(argv, _ANY_VERDICT) for _ in range(_TIMES + 1)][1:]
-    return sorted(costs, key=lambda cost: cost.wall_s)[_TIMES // 2]
-
-
-def _environment(values: Mapping[str, str]) -> ExitStack:
-    """Set variables that processes started meanwhile inherit."""
-    before = {name: os.environ.pop(name, None) for name in values}
-    stack = ExitStack()
-    stack.callback(os.environ.update, {name: value for name, value in before.items() if value is not None})
-    for name in values:
-        stack.callback(os.environ.pop, name, None)
-    os.environ.update(values)
-    return stack
+    return middle(costs)

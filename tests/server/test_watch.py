@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +123,10 @@ def test_nccls_ras_says_who_is_behind(lacks: dict[tuple[str, int], int], how: st
     with ras(job.report, how=how) as address, two_ranks(NCCL_RAS_ADDR=address, WORLD_SIZE="8") as started:
         job.pids = {rank: process.pid for rank, process in enumerate(started)}
         found = select_job(find_jobs(json.loads(LocalHost().processes().data)), [str(started[0].pid)])
-        with closing(PolledRas(found, among_others=False)) as polled:
-            while not polled.answers:
-                polled.refresh()
-                time.sleep(0.1)
+        polled = PolledRas(found, among_others=False)
+        while not polled.answers:
+            polled.refresh()
+            time.sleep(0.1)
     assert [line[: len(start)] for line, start in zip(polled.notes, told, strict=True)] == [
         start.replace("ADDRESS", address)[: len(start)] for start in told
     ]

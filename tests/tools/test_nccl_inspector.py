@@ -125,6 +125,16 @@ def test_two_ranks_that_are_behind_are_both_named() -> None:
     assert (found.code, found.ranks) == ("rank.waited_for", [6, 8])
 
 
+def test_two_ranks_that_are_behind_have_each_their_own_evidence(tmp_path: Path) -> None:
+    with Store() as store:
+        result = investigate([weight_sync([6, 8]).write(tmp_path / "files")], store=store)
+        conditions = wait_graph(store, {}, result.findings).conditions
+    said = result.diagnose()
+    sources = {node.rank: {one.source for each in of for one in each.evidence} for node, of in conditions.items()}
+    assert len(sources[6]) == len(sources[8]) == 1 and sources[6] != sources[8]
+    assert "have not finished what their peers have" in said.headline and "pending" not in said.headline
+
+
 def test_files_that_leave_operations_out_show_it_too() -> None:
     (found,) = found_in(weight_sync([6], writes_all=False))
     assert (found.code, found.ranks) == ("rank.waited_for", [6])

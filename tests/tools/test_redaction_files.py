@@ -209,3 +209,9 @@ def test_secrets_in_the_lists_and_mappings_of_a_pickle_are_redacted(value: objec
 def test_lists_and_mappings_without_secrets_stay(value: object, protocol: int) -> None:
     record = {"version": "2.10", "entries": [], "x": value}
     assert pickle.loads(redact_file(pickle.dumps(record, protocol))) == record
+
+
+def test_a_secret_in_a_bytearray_is_redacted_by_its_place() -> None:
+    record = {"api_key": ["x", bytearray(b"hunter22zz")], "note": bytearray(b"step 7")}
+    clean = pickle.loads(redact_file(pickle.dumps(record, 5)))
+    assert b"hunter22zz" not in clean["api_key"][1] and clean["note"] == bytearray(b"step 7")

@@ -38,7 +38,7 @@ class OpenedClaim:
 def opened_evidence(
     store: Store, claims: Sequence[Claim], names: Names, target: Sequence[str], machine: Machine = this_machine
 ) -> list[OpenedClaim]:
-    """Add to each claim the lines around its quote; each source is opened once, files are read on `machine`."""
+    """Add to each claim the lines around its quote; files are read on `machine`, each place once."""
     known: dict[tuple[str, int], list[NumberedLine]] = {}
     opened = []
     with ExitStack() as stack:
@@ -50,7 +50,7 @@ def opened_evidence(
                 full = len(known) >= _MOST_OPENED or not claim.quote or claim.source in ("", NOTE)
                 known[place] = [] if full else _lines(store, claim.source, count, names, read)
             line = int(end) if (end := claim.source.rpartition(":")[2]).isdigit() else None
-            opened.append(OpenedClaim(claim, known[place], range(line or 0, line + count if line else 0)))
+            opened.append(OpenedClaim(claim, known[place], range(line, line + count) if line else range(0)))
     return opened
 
 

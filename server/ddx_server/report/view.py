@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import islice
 
 from ddx_server.render.answer_words import places_of, sureness, who_of
 from ddx_server.render.diagnosis import command_line
@@ -29,6 +30,7 @@ from ddx_tools.model.diagnosis import (
     Claim,
     Diagnosis,
     Evidence,
+    Finding,
     Location,
     Severity,
     Verdict,
@@ -129,12 +131,14 @@ def _further(found: Investigation, cited: Sequence[Claim]) -> Iterator[Claim]:
     """What was seen and the answer does not cite, the gravest first."""
     known = {claim.claim for claim in cited}
     order = list(Severity)
-    for finding in sorted(found.findings, key=lambda one: -order.index(one.severity))[:_MOST_FURTHER]:
+    further: dict[str, Finding] = {}
+    for finding in sorted(found.findings, key=lambda one: -order.index(one.severity)):
         if finding.summary not in known and finding.severity is not Severity.INFO:
-            known.add(finding.summary)
-            shown = finding.evidence[0] if finding.evidence else Evidence(source="")
-            source = found.names.words(shown.source, shown.line, finding.ranks)
-            yield Claim(finding=finding.code, claim=finding.summary, source=source, quote=shown.quote)
+            further.setdefault(finding.summary, finding)
+    for finding in islice(further.values(), _MOST_FURTHER):
+        shown = finding.evidence[0] if finding.evidence else Evidence(source="")
+        source = found.names.words(shown.source, shown.line, finding.ranks)
+        yield Claim(finding=finding.code, claim=finding.summary, source=source, quote=shown.quote)
 
 
 def _panel(store: Store, found: Investigation, kind: RankKind) -> RankPanel:

@@ -109,7 +109,7 @@ class WatchedHosts:
                 "step": None if said["step"] is None else int(said["step"]),
                 "tells_waits": bool(said["tells_waits"]),
                 "rows": [_row(host, *row) for row in said["rows"]],
-                "notes": [str(line)[:_LONGEST_NOTE] for line in said["notes"][:_MOST_NOTES]],
+                "notes": [str(line)[:_LONGEST_NOTE] for line in said.get("notes", ())[:_MOST_NOTES]],
             }
         except (ValueError, TypeError, KeyError):
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.errors import DdxError
@@ -25,21 +25,22 @@ class PolledRas:
         self.answers = 0
         """How often it has been asked to the end, whatever came of it."""
         self._job, self._among_others = job, among_others
-        self._pool = ThreadPoolExecutor(1)
-        self._asking: Future[list[str]] | None = None
+        self._asking: threading.Thread | None = None
+        self._answer: list[str] = []
         self._asked_s = 0.0
 
     def refresh(self) -> None:
         """Take over the answer that has come, and ask again if it is time."""
-        if self._asking is not None and self._asking.done():
-            self.notes, self._asking, self.answers = self._asking.result(), None, self.answers + 1
+        if self._asking is not None and not self._asking.is_alive():
+            self.notes, self._asking, self.answers = self._answer, None, self.answers + 1
         if self._asking is None and (not self._asked_s or time.monotonic() - self._asked_s >= _EVERY_S):
             self._asked_s = time.monotonic()
-            self._asking = self._pool.submit(_ask, self._job, among_others=self._among_others)
+            # A daemon: `ddx watch` ends at once, whatever RAS does.
+            self._asking = threading.Thread(target=self._ask, name="ddx-ras", daemon=True)
+            self._asking.start()
 
-    def close(self) -> None:
-        """Wait for no further answer."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def _ask(self) -> None:
+        self._answer = _ask(self._job, among_others=self._among_others)
 
 
 def _ask(job: Job, *, among_others: bool) -> list[str]:

@@ -346,6 +346,9 @@ def _doing(graph: WaitGraph, root: Root) -> str:
             said = f"{verb} at {places[0].short()} for {whom}" if whom else said
         if said:
             return said
+    if root.conditions and all(each.source is Source.INSPECTOR for each in root.conditions):
+        # NCCL Inspector shows what was finished, not what is pending.
+        return "have not finished what their peers have" if many else "has not finished what its peers have"
     return f"{_STATES_OF_MANY[root.state] if many else _STATES[root.state]}"
 
 

@@ -253,8 +253,8 @@ def _of_indented(block: bytes, end: int, indent: int, name: str, *, is_text: boo
 def _is_alone(block: bytes, last: int, indent: int) -> bool:
     """Whether no other line follows below the same name, but a next name or the end does."""
     following = next(_lines_below(block, last), None)
-    if following is None or not block[slice(*following)].strip():
-        return following is None
+    if following is None:
+        return True
     first, end = following
     field = _FIELD.match(block, first + _indent(block, first, end), end)
     return _indent(block, first, end) == indent and field is not None

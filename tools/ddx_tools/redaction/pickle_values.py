@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickletools
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from ddx_tools.redaction.structures import is_secret_pair, redact_argv, secret_keys
@@ -20,7 +21,10 @@ _MOST_OPERATIONS = 5_000_000
 _MOST_DEEP = 60
 _PUT = {"PUT", "BINPUT", "LONG_BINPUT"}
 _GET = {"GET", "BINGET", "LONG_BINGET"}
-_TEXT = {pickletools.pyunicode, pickletools.pystring, pickletools.pybytes_or_str, pickletools.pybytes}
+_TEXT = {
+    pickletools.pyunicode, pickletools.pystring, pickletools.pybytes_or_str, pickletools.pybytes,
+    pickletools.pybytearray,  # type: ignore[attr-defined]
+}  # fmt: skip
 _LISTS = {"LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 
 
@@ -35,7 +39,7 @@ def values_by_place(operations: Iterable[Operation]) -> dict[int, bytes]:
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
-    for (operation, argument, place), _ in zip(operations, range(_MOST_OPERATIONS), strict=False):
+    for operation, argument, place in islice(operations, _MOST_OPERATIONS):
         name = operation.name
         if name == "STOP":
             break

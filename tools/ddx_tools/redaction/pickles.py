@@ -19,6 +19,7 @@ from typing import BinaryIO
 from ddx_tools.redaction.names import Meaning, meaning_of
 from ddx_tools.redaction.pickle_values import Operation, values_by_place
 from ddx_tools.redaction.shapes import program_names
+from ddx_tools.redaction.structures import is_secret_option
 from ddx_tools.redaction.text import MARK, Counts, redact_bytes, secrets_in
 from ddx_tools.redaction.values import KIND, may_be_secret
 
@@ -26,11 +27,11 @@ _PIECE_BYTES = 4 << 20
 _OVERLAP_BYTES = 4 << 10
 _RUN = re.compile(rb"[ -~]{4,}")
 _NAME = re.compile(rb"[A-Za-z_][\w.\-]{1,80}")
-_OPTION = re.compile(rb"--?[A-Za-z][\w.\-]{0,80}")
 
 _TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 _OLD_TEXTS = {"STRING", "BINSTRING", "SHORT_BINSTRING"}
 _BYTES = {"BINBYTES", "SHORT_BINBYTES", "BINBYTES8"}
+_HOLD_TEXT = _TEXTS | _OLD_TEXTS | _BYTES | {"BYTEARRAY8"}
 _OF_MEMO = {"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"}
 
 
@@ -70,7 +71,7 @@ def _may_hold_one(file: BinaryIO) -> bool:
 def _takes_a_secret(text: bytes) -> bool:
     """Whether a text is an option for a secret, or a program with one among its arguments."""
     if text.startswith(b"-"):
-        return bool(_OPTION.fullmatch(text)) and meaning_of(text.decode("latin-1")) > Meaning.NOTHING
+        return is_secret_option(text.decode("latin-1"))
     return bool(_program().fullmatch(text))
 
 
@@ -125,8 +126,7 @@ def _is_value(text: bytes) -> bool:
 def _operations(stream: BinaryIO | mmap.mmap) -> Iterator[tuple[str, str | bytes | None, int]]:
     """Yield name, text and position of each operation, as far as readable."""
     for operation, argument, place in _read(stream):
-        is_text = operation.name in _TEXTS | _OLD_TEXTS | _BYTES or operation.name == "BYTEARRAY8"
-        yield operation.name, argument if is_text else None, place
+        yield operation.name, argument if operation.name in _HOLD_TEXT else None, place
 
 
 def _read(stream: BinaryIO | mmap.mmap) -> Iterator[Operation]:

@@ -77,7 +77,7 @@ def _mapping(value: Mapping[Any, Any], counts: Counts | None, depth: int) -> dic
 def secret_keys(value: Mapping[Any, Any]) -> set[Any]:
     """The keys of a mapping whose values are secrets: by their own names, or by the name in a field beside them."""
     named = any(
-        is_name_field(str(key)) and isinstance(name, str) and _is_named_secret(name) for key, name in value.items()
+        isinstance(name, str) and is_name_field(str(key)) and _is_named_secret(name) for key, name in value.items()
     )
     of_kubernetes = value.get("kind") == "Secret"
     return {
@@ -121,7 +121,7 @@ def _all_hidden(value: Any, counts: Counts | None, depth: int) -> Any:
 
 def _list(items: Sequence[Any], counts: Counts | None, depth: int) -> list[Any]:
     if len(items) == 2 and all(isinstance(item, str) for item in items) and _NAME.fullmatch(items[0]):
-        hidden = is_secret_pair(items)
+        hidden = is_secret(*items)
         return [items[0], _all_hidden(items[1], counts, depth) if hidden else redact(items[1], counts)]
     if any(isinstance(item, str) and item.startswith("-") for item in items):
         return _arguments(items, counts, depth)
@@ -143,8 +143,13 @@ def _arguments(items: Iterable[Any], counts: Counts | None, depth: int) -> list[
             shown.append(_all_hidden(item, counts, depth))
         else:
             shown.append(_argument(item, counts))
-        expected = isinstance(item, str) and bool(_OPTION.fullmatch(item)) and meaning_of(item) > Meaning.NOTHING
+        expected = isinstance(item, str) and is_secret_option(item)
     return shown
+
+
+def is_secret_option(text: str) -> bool:
+    """Whether a text is an option of a command line that may take a secret."""
+    return bool(_OPTION.fullmatch(text)) and meaning_of(text) > Meaning.NOTHING
 
 
 def _argument(argument: str, counts: Counts | None = None) -> str:

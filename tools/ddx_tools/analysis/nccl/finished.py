@@ -8,7 +8,7 @@ Clocks of different hosts are never compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from ddx_tools.model.diagnosis import rank_list
 from ddx_tools.model.grouping import gathered
 
 BASIS = "nccl_inspector"
-STANDS_S = 5.0
+_STANDS_S = 5.0
 """A communicator makes no progress if nothing finished in it for this long, and for several of its longest pauses."""
 _PAUSES = 3
 _FINISHED_ALONE = frozenset({"Broadcast", "Reduce"})
@@ -105,7 +105,7 @@ class InspectedCommunicator:
         """How long nothing must finish in it until it makes no progress; None if too little is known of its pauses."""
         pauses = [member.last_row["longest_gap_s"] for member in self.members.values()]
         known = [pause for pause in pauses if pause is not None]
-        return max(STANDS_S, _PAUSES * max(known)) if known else None
+        return max(_STANDS_S, _PAUSES * max(known)) if known else None
 
     @cached_property
     def goes_on(self) -> list[int]:
@@ -130,16 +130,19 @@ class FinishedByRanks:
     ranks: Mapping[Seat, int]
     """Known global ranks per process."""
 
-    @property
-    def lagging(self) -> Iterator[InspectedCommunicator]:
+    @cached_property
+    def lagging(self) -> list[InspectedCommunicator]:
         """The communicators in which a few ranks are behind.
 
         Those ranks finished nothing elsewhere for long, and their peers did not go on without them in any communicator.
         """
+        left = {seat for one in self.communicators for rank, seat in one.seats.items() if one.left(rank)}
+        found = []
         for one in self.communicators:
             late = set(one.behind)
-            if late and not late & set(one.goes_on) and not any(self._left(one.seats[rank]) for rank in late):
-                yield one
+            if late and not late & set(one.goes_on) and left.isdisjoint(one.seats[rank] for rank in late):
+                found.append(one)
+        return found
 
     def ranks_of(self, one: InspectedCommunicator, members: Sequence[int]) -> list[int]:
         """The global ranks of members; empty unless all are known."""
@@ -156,10 +159,6 @@ class FinishedByRanks:
             f"{who} ({named}) finished {name} {last} of {one.label} and no later one; "
             f"the other {one.nranks - len(late)} finished {name} {most}"
         )
-
-    def _left(self, seat: Seat) -> bool:
-        places = [(one, rank) for one in self.communicators for rank, its in one.seats.items() if its == seat]
-        return any(one.left(rank) for one, rank in places)
 
 
 def finished_by_ranks(store: Store) -> FinishedByRanks:

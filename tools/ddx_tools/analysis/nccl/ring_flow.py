@@ -83,7 +83,7 @@ def _edges(store: Store, case: NcclLogs) -> _Edges:
     for name, rings in rings_of(store).items():
         members = case.communicators[name].members if name in case.communicators else {}
         for ring in rings:
-            for one, other in zip(ring.ranks, (*ring.ranks[1:], ring.ranks[0]), strict=True):
+            for one, other in ring.neighbours:
                 rows = [members[rank] for rank in (one, other) if rank in members]
                 if len(rows) == 2 and all(row["host"] for row in rows):
                     edges[_ends(*rows)] += rows

@@ -18,12 +18,16 @@ class Ring:
     ranks: tuple[int, ...]
     row: Row
 
+    @property
+    def neighbours(self) -> list[tuple[int, int]]:
+        """Each rank with the one that it sends to."""
+        return list(zip(self.ranks, (*self.ranks[1:], self.ranks[0]), strict=True))
+
     def crossings(self, hosts: Mapping[int, str]) -> list[tuple[int, int]] | None:
         """Return the neighbours in the ring that are on different hosts; None if a rank's host is unknown."""
         if any(rank not in hosts for rank in self.ranks):
             return None
-        pairs = zip(self.ranks, (*self.ranks[1:], self.ranks[0]), strict=True)
-        return [(one, other) for one, other in pairs if hosts[one] != hosts[other]]
+        return [(one, other) for one, other in self.neighbours if hosts[one] != hosts[other]]
 
 
 def rings_of(store: Store) -> dict[str, list[Ring]]:

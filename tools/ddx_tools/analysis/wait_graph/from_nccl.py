@@ -85,10 +85,11 @@ def add_finished(graph: WaitGraph, store: Store) -> None:
         for rank in ranks:
             if rank not in late:
                 graph.wait(WaitEdge(program_of(rank), node, EdgeKind.COLLECTIVE, Source.INSPECTOR, Sure.INFERRED))
-        for rank in late:
+        says = "it has not finished what its peers have, and finished nothing after that"
+        for member in one.behind:
+            rank = found.ranks[one.seats[member]]
+            quoted = (evidence(one.members[member].row_of(one.operation)),)
             graph.wait(WaitEdge(node, program_of(rank), EdgeKind.COLLECTIVE, Source.INSPECTOR))
-            says = "it has not finished what its peers have, and finished nothing after that"
-            quoted = (evidence(one.members[one.behind[0]].row_of(one.operation)),)
             graph.note(program_of(rank), NodeCondition(NodeState.STANDS_STILL, Source.INSPECTOR, says, quoted))
 
 

@@ -229,35 +229,27 @@ def _reduction_finding(
     """`odd`: the ranks with this gradient, if not all ranks have it. If half of the ranks have it, none is blamed."""
     even = 2 * len(odd) == len(ranks)
     over, scale, part, together = made.over, made.scale, len(made.over) < len(ranks), rank_list(list(ranks))
-    how = (
-        "scaled"
-        if even
-        else "part"
-        if part
-        else "sum"
-        if size == len(ranks)
-        else "divided_twice"
-        if size == -len(ranks)
-        else "scaled"
-    )
-    words = {
-        "part": f"reduced over {rank_list(list(over))} only, although {together} share the model",
-        "sum": f"the sum over {together}, not the mean",
-        "divided_twice": f"the mean over {together} divided by {len(ranks)} a second time",
-        "scaled": f"{scale:.4g} times the mean over {together}",
-    }[how]
+    named = ranks if even else odd or ranks
     if even:
         others = rank_list(sorted({*ranks} - {*odd}))
-        words = f"{scale:.4g} times that of {others}, so one of the two is not the mean over {together}"
+        how, words = "scaled", f"{scale:.4g} times that of {others}, so one of the two is not the mean over {together}"
+    elif part:
+        how, words = "part", f"reduced over {rank_list(list(over))} only, although {together} share the model"
+    elif size == len(ranks):
+        how, words = "sum", f"the sum over {together}, not the mean"
+    elif size == -len(ranks):
+        how, words = "divided_twice", f"the mean over {together} divided by {len(ranks)} a second time"
+    else:
+        how, words = "scaled", f"{scale:.4g} times the mean over {together}"
     name, reduced = next(iter(look.of("gradient").items()))
     # The gradients before and after the reduction.
     shown = [look.of("own_gradient").get(name, {}), reduced]
     return make_finding(
         "numerics.reduction_differs",
         Severity.WARNING,
-        [*(ranks if even else odd or ranks)],
+        [*named],
         f"The gradient of {rank_list([*odd]) if odd else f'rank {ranks[0]}'} at step {look.step} is {words}.",
-        [one for of_rank in shown for rank, one in of_rank.items() if even or rank in (odd or ranks)],
+        [one for of_rank in shown for rank, one in of_rank.items() if rank in named],
         "gradient",
         step=look.step,
         how=how,
