@@ -132,3 +132,12 @@ def test_the_window_ends_ten_minutes_after_the_job_stopped_or_now() -> None:
     window = Window.around([T, T + 30], T + 90_000)
     assert (window.start_s, window.stopped_s, window.counted_s, window.end_s) == (T - 900, T, T + 90, T + 630)
     assert Window.around([T], T + 5).end_s == T + 5
+
+
+@pytest.mark.parametrize(("hosts", "said"), [(1_000, []), (1_200, ["the first 1000 of 1200 names of hosts"])])
+def test_hosts_beyond_the_bound_are_said_to_be_left_out(hosts: int, said: list[str]) -> None:
+    ranks = [{"host": f"n{rank}", "rank": rank, "role": "rank", "world_size": hosts} for rank in range(hosts)]
+    asked = question({"ranks": ranks})
+    assert len(asked.step.args["of_host"]) == 1_000
+    assert [words for one in asked.missing for words in said if words in one.what] == said
+    assert len(asked.missing) == len(said)

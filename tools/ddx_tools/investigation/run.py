@@ -54,7 +54,6 @@ from ddx_tools.probes.registry import PROBES, probe_if_present
 from ddx_tools.sources.asked_host import AskedHost
 from ddx_tools.sources.bundle import Bundle, JournalEntry, Manifest, claimed, is_bundle
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, HostCall, Reply
-from ddx_tools.sources.hosts.metrics_client import server_of
 from ddx_tools.sources.hosts.recorded import RecordedHost
 from ddx_tools.sources.hosts.written import NOTE_PATH, WrittenNotes
 from ddx_tools.sources.raw import Raw
@@ -109,7 +108,10 @@ def investigate(
     """
     if not all(target):
         raise UsageError("a target is empty", "Name a pid or a path; omit it for the job on this host.")
-    prometheus = server_of(prometheus) if prometheus else None
+    if prometheus:
+        from ddx_tools.sources.hosts.metrics_client import server_of
+
+        prometheus = server_of(prometheus)
     if debug_server:
         _refuse_other_jobs(target, reach)
         plan = [*debug_server_plan(debug_server), *(file_plan(absolute_target(target)) if target else ())]

@@ -20,8 +20,17 @@ def read_json(data: bytes | str) -> Any:
 
 def read_object(data: bytes | str) -> dict[str, Any]:
     """Return the JSON object in a text; an empty one for anything else."""
-    found = read_json(data)
-    return found if isinstance(found, dict) else {}
+    return dict_of(read_json(data))
+
+
+def dict_of(value: object) -> dict[str, Any]:
+    """Return a value if it is a JSON object; else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def dicts_of(value: object, most: int) -> list[dict[str, Any]]:
+    """Return the objects among the first `most` items of a JSON list; none for anything else."""
+    return [one for one in (value if isinstance(value, list) else ())[:most] if isinstance(one, dict)]
 
 
 def text_of(value: object, most: int = 1_000) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ddx_tools.analysis.ranks.seats import read_seats
 from ddx_tools.analysis.ranks.silence import StoppedAt, silence_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.session.plan import Step
-from ddx_tools.model.diagnosis import Missing
+from ddx_tools.model.diagnosis import Missing, Seat
+from ddx_tools.model.files.names import is_loopback
 from ddx_tools.probes.registry import probe
 from ddx_tools.sources.host import UNKNOWN_HOST, Host
 
@@ -30,7 +30,6 @@ SELECT max(world_size) AS size FROM (SELECT world_size FROM ranks UNION ALL SELE
 """
 _OF_NCCL = "SELECT DISTINCT rank FROM nccl_ranks WHERE host IS NOT NULL AND nranks = ?"
 _ADDRESSES = "SELECT host, facts FROM host_facts WHERE topic = 'interface' AND host IS NOT NULL"
-_LOOPBACK = re.compile(r"127\.|::1$")
 _ZONE_WHY = "if the logs' clock is not UTC, the metrics of another time were asked"
 
 
@@ -45,10 +44,12 @@ class MetricsQuestion:
 def metrics_question(store: Store, url: str, host: Host, *, live: bool) -> MetricsQuestion:
     """The question to the server at `url`, asked through `host`, for the job in a store."""
     silence = silence_of(store) or (None if live else _last_written(store))
-    hosts = _hosts(store)
+    seats = read_seats(store)
+    hosts = _hosts(store, seats)
     stopped_s = [] if silence is None else [round(silence.first_s, 3), round(silence.last_s, 3)]
-    args = {"target": [], "prometheus": url, "stopped_s": stopped_s, "of_host": hosts}
-    return MetricsQuestion(Step(probe("host"), args, host=host), [*_zone(silence), *_elsewhere(store, hosts)])
+    args = {"target": [], "prometheus": url, "stopped_s": stopped_s, "of_host": hosts[:_MOST_HOSTS]}
+    missing = [*_zone(silence), *_elsewhere(store, hosts, seats), *_too_many(hosts)]
+    return MetricsQuestion(Step(probe("host"), args, host=host), missing)
 
 
 def _zone(silence: StoppedAt | None) -> Iterator[Missing]:
@@ -57,10 +58,16 @@ def _zone(silence: StoppedAt | None) -> Iterator[Missing]:
         yield Missing(what=f"the time zone of {silence.basis}: {at} was taken for UTC", why_it_matters=_ZONE_WHY)
 
 
-def _elsewhere(store: Store, hosts: list[str]) -> Iterator[Missing]:
+def _too_many(hosts: list[str]) -> Iterator[Missing]:
+    if len(hosts) > _MOST_HOSTS:
+        what = f"metrics were asked about the first {_MOST_HOSTS} of {len(hosts)} names of hosts"
+        yield Missing(what=what, why_it_matters="a fault on another host is not seen; --hosts names fewer")
+
+
+def _elsewhere(store: Store, hosts: list[str], seats: Mapping[int, Seat]) -> Iterator[Missing]:
     """The ranks whose hosts are unknown, so that nothing was asked about these hosts."""
     size = store.query(_SIZE)[0]["size"] or 0
-    seated = {rank for rank, seat in read_seats(store).items() if seat.host}
+    seated = {rank for rank, seat in seats.items() if seat.host}
     seated |= {row["rank"] for row in store.query(_OF_NCCL, [size])}
     if hosts and len(seated) < size and not store.holds_any(("asked_hosts",)):
         what = f"the hosts of {size - len(seated)} of {size} ranks are unknown: no metrics of them were asked"
@@ -73,14 +80,14 @@ def _last_written(store: Store) -> StoppedAt | None:
     return None if written is None else StoppedAt(written, written, "the newest file")
 
 
-def _hosts(store: Store) -> list[str]:
+def _hosts(store: Store, seats: Mapping[int, Seat]) -> list[str]:
     """The hosts of the job, and `NAME=ADDRESS` for each address that only one of them has."""
     hosts = {row["host"] for row in store.query(_HOSTS, [UNKNOWN_HOST])}
-    hosts |= {seat.host for seat in read_seats(store).values() if seat.host}
+    hosts |= {seat.host for seat in seats.values() if seat.host}
     owners: dict[str, set[str]] = {}
     for row in store.query(_ADDRESSES):
         for address in json.loads(row["facts"]).get("addresses") or ():
-            if row["host"] in hosts and not _LOOPBACK.match(str(address)):
+            if row["host"] in hosts and not is_loopback(str(address)):
                 owners.setdefault(str(address), set()).add(row["host"])
     aliases = [f"{names.pop()}={address}" for address, names in owners.items() if len(names) == 1]
-    return [*sorted(hosts), *sorted(aliases)][:_MOST_HOSTS]
+    return [*sorted(hosts), *sorted(aliases)]

@@ -20,7 +20,7 @@ from typing import Any
 from ddx_tools.parsers.launch.scheduler_text import state_of_job
 from ddx_tools.parsers.machine.host_text import HostFact
 from ddx_tools.parsers.machine.json_text import JsonPart, JsonText
-from ddx_tools.parsers.plain_json import text_of, whole
+from ddx_tools.parsers.plain_json import dict_of, dicts_of, text_of, whole
 
 NEEDLES = ('"job_state"', '"derived_exit_code"', '"slurmd_start_time"')
 
@@ -44,7 +44,7 @@ def read_slurm_json(text: str) -> Iterator[HostFact]:
 def _job(document: JsonText, part: JsonPart) -> Iterator[HostFact]:
     record = part.value
     of_state = record.get("state")
-    accounted = of_state if isinstance(of_state, dict) else {}
+    accounted = dict_of(of_state)
     job = _job_name(record)
     if job is None:
         return
@@ -53,19 +53,19 @@ def _job(document: JsonText, part: JsonPart) -> Iterator[HostFact]:
     if whole_job:
         yield HostFact("job_state", job, document.line(part, whole_job["state"]), whole_job)
     steps = record.get("steps")
-    for step in (steps if isinstance(steps, list) else [])[:_MOST_STEPS]:
-        if isinstance(step, dict) and (values := _step(step)) and not _alike(values, whole_job):
+    for step in dicts_of(steps, _MOST_STEPS):
+        if (values := _step(step)) and not _alike(values, whole_job):
             yield HostFact("job_state", _step_name(job, step), document.line(part, values["state"]), values)
 
 
 def _step(step: dict[str, Any]) -> dict[str, Any]:
     nodes = step.get("nodes")
-    return _ended(step.get("state"), step, nodes.get("range") if isinstance(nodes, dict) else None, None)
+    return _ended(step.get("state"), step, dict_of(nodes).get("range"), None)
 
 
 def _step_name(job: str, step: dict[str, Any]) -> str:
     named = step.get("step")
-    number = named.get("id") if isinstance(named, dict) else None
+    number = dict_of(named).get("id")
     name = text_of(number.get("step_id") if isinstance(number, dict) else number, 80)
     return name if "." in name else f"{job}.{name}"
 

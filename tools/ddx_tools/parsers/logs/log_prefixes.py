@@ -199,6 +199,15 @@ def dmesg_seconds(stamp: str) -> float | None:
     return _seconds(f"{found[4]}-{_MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}", found[3], "", "Z")
 
 
+def stamp_seconds(stamp: str) -> float | None:
+    """Return a time in ISO 8601, or of `dmesg -T`, in seconds since the epoch; read as UTC if it has no zone."""
+    try:
+        moment = dt.datetime.fromisoformat(stamp)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return dmesg_seconds(stamp)
+
+
 def _daemon(prefix: Prefix, raw: str) -> None:
     """Read `host program[pid]: `, which journald writes after a stamp."""
     if found := _DAEMON.match(raw, prefix.end):

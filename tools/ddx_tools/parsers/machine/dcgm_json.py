@@ -22,7 +22,7 @@ from typing import Any
 
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine
 from ddx_tools.parsers.machine.json_text import JsonPart, JsonText
-from ddx_tools.parsers.plain_json import text_of
+from ddx_tools.parsers.plain_json import dict_of, dicts_of, text_of
 
 NEEDLES = ('"test_categories"', '"Health Monitor Report"')
 
@@ -58,7 +58,7 @@ def read_dcgm(text: str) -> Iterator[HostFact]:
     """Yield what DCGM's tests and health checks found, and one fact for each test that found nothing."""
     document = JsonText(text)
     for part in document.objects(_CATEGORIES):
-        for test in _dicts(part.value.get("tests")):
+        for test in dicts_of(part.value.get("tests"), _MOST):
             yield from _test(document, part, test)
     for part in document.objects(_REPORT):
         yield from _report(document, part)
@@ -66,9 +66,9 @@ def read_dcgm(text: str) -> Iterator[HostFact]:
 
 def _test(document: JsonText, part: JsonPart, test: dict[str, Any]) -> Iterator[HostFact]:
     name = text_of(test.get("name"), 80)
-    results = _dicts(test.get("results"))
+    results = dicts_of(test.get("results"), _MOST)
     reported: set[str] = set()
-    for result in [*results, *(summary := _dicts([test.get("test_summary")]))]:
+    for result in [*results, *(summary := dicts_of([test.get("test_summary")], _MOST))]:
         known = reported if result in summary else set()  # the summary repeats the messages of all results
         for message, severity in _warnings(result) if result.get("status") == "Fail" else ():
             if message not in known:
@@ -103,20 +103,20 @@ def _device(message: str, result: dict[str, Any]) -> str | None:
 
 
 def _report(document: JsonText, part: JsonPart) -> Iterator[HostFact]:
-    body = _dict(part.value.get("body"))
-    overall = _dict(body.get("Overall Health")).get("value")
+    body = dict_of(part.value.get("body"))
+    overall = dict_of(body.get("Overall Health")).get("value")
     if overall == "Healthy":
         values = {"tool": "dcgmi health", "outcome": "passed"}
         yield HostFact("health_check", "Overall Health", document.line(part, overall), values)
     for group, entities in list(body.items())[:_MOST]:
         for index, entity in list(_children(entities).items())[:_MOST]:
             for system, outcome in list(_children(_children(entity).get("Errors")).items())[:_MOST]:
-                words = _dict(outcome).get("overflow")
+                words = dict_of(outcome).get("overflow")
                 pieces = [word for word in (words if isinstance(words, list) else ())[:64] if isinstance(word, str)]
                 message = " ".join(pieces)[:1_000]
                 device = _device(message, {"entity_group": group, "entity_id": index})
                 line = document.line(part, pieces[0] if pieces else system)
-                mild = _dict(outcome).get("value") != "Failure"
+                mild = dict_of(outcome).get("value") != "Failure"
                 yield from _found("dcgmi health", str(system)[:80], message, device, line, mild=mild)
 
 
@@ -146,12 +146,4 @@ def _found(
 
 
 def _children(value: object) -> dict[str, Any]:
-    return _dict(_dict(value).get("children"))
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in (value if isinstance(value, list) else ())[:_MOST] if isinstance(one, dict)]
+    return dict_of(dict_of(value).get("children"))

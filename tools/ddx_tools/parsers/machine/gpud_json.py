@@ -15,14 +15,14 @@ texts; `health_check`: what each other component reports.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Iterator
 from typing import Any
 
+from ddx_tools.parsers.logs.log_prefixes import stamp_seconds
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, bus_id
 from ddx_tools.parsers.machine.json_text import JsonPart, JsonText
-from ddx_tools.parsers.plain_json import text_of
+from ddx_tools.parsers.plain_json import dict_of, dicts_of, text_of
 
 NEEDLES = ('"accelerator-nvidia-',)
 
@@ -41,11 +41,11 @@ def read_gpud(text: str) -> Iterator[HostFact]:
     """Yield what GPUd's components report, and one fact for each healthy one."""
     document = JsonText(text)
     for part in document.objects(_COMPONENTS):
-        info = part.value.get("info") if isinstance(part.value.get("info"), dict) else part.value
+        info = dict_of(part.value.get("info")) or part.value
         component = text_of(part.value.get("component"), 80)
-        for state in _dicts(info, "states"):
+        for state in dicts_of(info.get("states"), _MOST):
             yield from _state(document, part, component, state)
-        for event in _dicts(info, "events"):
+        for event in dicts_of(info.get("events"), _MOST):
             yield from _event(document, part, component, event)
 
 
@@ -56,7 +56,7 @@ def _state(document: JsonText, part: JsonPart, component: str, state: dict[str, 
     stated = state.get("reason") or state.get("error") or state.get("health")
     reason = text_of(stated)
     actions = state.get("suggested_actions")
-    repairs = actions.get("repair_actions") if isinstance(actions, dict) else None
+    repairs = dict_of(actions).get("repair_actions")
     values = {
         "tool": "GPUd",
         "outcome": outcome,
@@ -74,10 +74,11 @@ def _state(document: JsonText, part: JsonPart, component: str, state: dict[str, 
 def _event(document: JsonText, part: JsonPart, component: str, event: dict[str, Any]) -> Iterator[HostFact]:
     message, kind = text_of(event.get("message")), text_of(event.get("type"))
     line = document.line(part, event.get("message"))
+    time_s = stamp_seconds(text_of(event.get("time")))
     if found := _XID.search(message):
-        yield _xid(found, message, "Fatal" if kind == "Fatal" else "Nonfatal", line, _time_s(event))
+        yield _xid(found, message, "Fatal" if kind == "Fatal" else "Nonfatal", line, time_s)
     elif kind in _GRAVE:
-        values = {"tool": "GPUd", "outcome": "failed", "message": message[:300], "time_s": _time_s(event)}
+        values = {"tool": "GPUd", "outcome": "failed", "message": message[:300], "time_s": time_s}
         yield HostFact("health_check", component, line, values)
 
 
@@ -109,16 +110,3 @@ def _known(component: str, reason: str, line: TextLine) -> Iterator[HostFact]:
     elif component.endswith("-nvlink") and "report" in reason:
         values = {"tool": "GPUd", "outcome": "failed", "message": reason[:300], "part": "nvlink"}
         yield HostFact("health_check", component, line, values)
-
-
-def _time_s(event: dict[str, Any]) -> float | None:
-    try:
-        moment = dt.datetime.fromisoformat(text_of(event.get("time")))
-        return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _dicts(holder: Any, name: str) -> list[dict[str, Any]]:
-    found = holder.get(name)
-    return [one for one in (found if isinstance(found, list) else ())[:_MOST] if isinstance(one, dict)]

@@ -12,13 +12,12 @@ Facts have the topic `kernel`; the subject is the kind of message.
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from ddx_tools.parsers.logs.log_prefixes import dmesg_seconds
+from ddx_tools.parsers.logs.log_prefixes import stamp_seconds
 from ddx_tools.parsers.machine import amdgpu_lines
 from ddx_tools.parsers.machine.host_text import (
     HostFact,
@@ -173,19 +172,11 @@ def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             once = f"{host or line.host} {known}"
             if what != "iommu" or once not in said:  # only one line per device
                 where = TextLine(line.number, line.text, host or line.host, line.command)
-                yield HostFact("kernel", what, where, {**known, "time": when or None, "time_s": _seconds(when)})
+                dated = {"time": when or None, "time_s": stamp_seconds(when or "")}
+                yield HostFact("kernel", what, where, {**known, **dated})
             if what == "iommu":
                 said.add(once)
             break
-
-
-def _seconds(stamp: str | None) -> float | None:
-    """A stamp with a year (`-T`, ISO 8601) in seconds since the epoch; read as UTC if it has no zone."""
-    try:
-        moment = dt.datetime.fromisoformat(stamp or "")
-    except ValueError:
-        return dmesg_seconds(stamp or "")
-    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
 
 
 def _xid(text: str) -> dict[str, Any] | None:

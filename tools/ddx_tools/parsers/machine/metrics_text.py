@@ -63,7 +63,7 @@ _REASON_BITS = {
     0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake_slowdown",
 }  # fmt: skip
 """nvmlClocksEventReasons from nvml.h, without those that are part of normal operation."""
-REASON_MASKS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
+_REASON_MASKS = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
 _NVLINK = {
     "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": "CRC FLIT errors",
     "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": "CRC data errors",
@@ -86,7 +86,7 @@ LAST_XID = "DCGM_FI_DEV_XID_ERRORS"
 COUNTED_XIDS = ("DCGM_EXP_XID_ERRORS_COUNT", "accelerator_nvidia_xid_errors_total")
 _READINGS = ("temperature_c", "clock_sm_mhz", "power_w", "power_cap_w", "utilisation_percent")
 GPU_READINGS = tuple(name for name, value in _OF_A_GPU.items() if value in _READINGS)
-GPU_STATES = (*REASON_MASKS, *_REASONS)
+GPU_STATES = (*_REASON_MASKS, *_REASONS)
 """Metrics whose values show why clocks are throttled at that moment."""
 GPU_COUNTERS = (*(name for name, value in _OF_A_GPU.items() if value not in _READINGS), *_NVLINK)
 PORT_COUNTERS = tuple(f"node_infiniband_{name}_total" for name in _PORT_ERRORS)
@@ -144,7 +144,7 @@ def sample_facts(samples: Iterable[MetricSample]) -> Iterator[HostFact]:
     """Yield the facts in samples of known metrics, Xids first."""
     page = _Page()
     for sample in samples:
-        if code := _xid(sample.name, sample.labels, sample.value):
+        if code := xid_of(sample.name, sample.labels, sample.value):
             times = 1 if sample.name == LAST_XID else int(sample.value)
             values = {"xid": code, "device": gpu_of(sample.labels), "times": times}
             yield HostFact("kernel", "xid", sample.line, values)
@@ -164,7 +164,7 @@ def _samples(text: str) -> list[tuple[str, dict[str, str], float]]:
         return []
 
 
-def _xid(name: str, labels: dict[str, str], value: float) -> int | None:
+def xid_of(name: str, labels: dict[str, str], value: float) -> int | None:
     """The code of an Xid in a sample; None if there is none."""
     if name == LAST_XID:
         return int(value) if 0 < value < 10_000 else None
@@ -187,9 +187,9 @@ def gpu_of(labels: dict[str, str]) -> str:
 def _take(page: _Page, name: str, labels: dict[str, str], value: float, line: TextLine) -> None:
     if name in _OF_A_GPU:
         page.part("gpu_query", line, gpu_of(labels)).set(_OF_A_GPU[name], _number(value), line)
-    elif name in REASON_MASKS or name in _REASONS:
+    elif name in _REASON_MASKS or name in _REASONS:
         set_ = [_REASONS[name]] if name in _REASONS and value else []
-        set_ += [word for bit, word in _REASON_BITS.items() if name in REASON_MASKS and int(value) & bit]
+        set_ += [word for bit, word in _REASON_BITS.items() if name in _REASON_MASKS and int(value) & bit]
         if set_:
             part = page.part("gpu_query", line, gpu_of(labels))
             part.set("throttle_reasons", sorted({*part.values.get("throttle_reasons", ()), *set_}), line)
@@ -206,7 +206,7 @@ def _take(page: _Page, name: str, labels: dict[str, str], value: float, line: Te
     elif (counter := name.removeprefix("node_infiniband_").removesuffix("_total")) in _PORT_ERRORS:
         _port_errors(page, counter, labels, value, line)
     elif name == "XPU_TIMER_COMMON_HANG" and (rank := _small(labels.get("rank", ""))) is not None:
-        hang = {"rank": rank, "local_rank": _small(labels.get("local_rank", "")), "overdue": value > 0}
+        hang = {"rank": rank, "overdue": value > 0}
         page.part("hang_flag", line, str(rank)).values.update(hang)
 
 

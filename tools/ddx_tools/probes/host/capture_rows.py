@@ -203,8 +203,7 @@ def _interface_rows(item: RawItem) -> Iterator[FactRow]:
         }
         yield _row("interface", name, facts, line, item.source, place)
         counted = ("received", "sent", "receive_errors", "send_errors", "receive_drops", "send_drops")
-        values = {key: one[key] for key in counted} | {key: one.get(key) for key in ("received_bytes", "sent_bytes")}
-        yield _row("nic_counters", name, values, line, item.source, place)
+        yield _row("nic_counters", name, {key: one[key] for key in counted}, line, item.source, place)
 
 
 def _name_row(item: RawItem) -> FactRow:

@@ -58,7 +58,7 @@ def _all_busy(of_gpu: Sequence[HostFactRow]) -> bool:
 def _with_more_power(
     readings: Sequence[list[HostFactRow]],
 ) -> tuple[list[list[HostFactRow]], list[HostFactRow]]:
-    """Of GPUs that are all busy: those with far more power than half of them, and the others."""
+    """Of GPUs that are all busy: those that draw at least twice the least power, and the others."""
     powers = [gpu.values["power_w"] for of_gpu in readings for gpu in of_gpu]
     least = _MORE_POWER * min(powers, default=0)
     odd = [of_gpu for of_gpu in readings if all(gpu.values["power_w"] >= least for gpu in of_gpu)]

@@ -26,7 +26,6 @@ from ddx_tools.parsers.machine.metrics_text import (
     PORT_COUNTERS,
 )
 from ddx_tools.sources.host import Host, Reply, ask_together
-from ddx_tools.sources.hosts.metrics_client import server_of
 from ddx_tools.sources.raw import Raw, RawItem
 
 SERIES = "metric_series"
@@ -128,6 +127,8 @@ def ask_server(host: Host, address: str, stopped_s: Sequence[float], hosts: Sequ
 
     Raises UsageError for a wrong URL or time.
     """
+    from ddx_tools.sources.hosts.metrics_client import server_of
+
     url = server_of(address)
     if not all(0 <= time_s < _LATEST_S for time_s in stopped_s):
         raise UsageError(f"{stopped_s} is not a time in seconds since the epoch", "For example: --stopped-s 1790000000")

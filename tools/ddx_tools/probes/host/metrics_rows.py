@@ -25,6 +25,7 @@ from ddx_tools.parsers.machine.metrics_text import (
     MetricSample,
     gpu_of,
     sample_facts,
+    xid_of,
 )
 from ddx_tools.probes.host.metrics_capture import (
     NIC_COUNTERS,
@@ -97,9 +98,12 @@ def series_rows(raw: Raw) -> Rows:
     answers = [(item, list(read_series(item.data))) for item in raw.of(SERIES)]
     everything = [one for _, found in answers for one in found]
     up = gathered((one.labels.get("instance", ""), run) for one in everything if one.name == "up" for run in one.runs)
+    if not answers:
+        return {"host_facts": []}
+    asked = answers[0][0].facts
+    job = _Job(asked["window"], names_of_hosts(asked["hosts"]), up)
     rows: list[Row] = []
     for item, found in answers:
-        job = _Job(item.facts["window"], names_of_hosts(item.facts["hosts"]), up)
         mine = [one for one in found if job.host(one) or not job.known]
         rows += (row | {"source": item.source} for row in islice(_rows(mine, job), _MOST_ROWS))
     return {"host_facts": rows}
@@ -236,12 +240,10 @@ def _facts(samples: Sequence[tuple[MetricSample, float]], job: _Job) -> Iterator
 def _undecided(one: Series, job: _Job, change: _Change | None) -> Row:
     """A row about a change that decides nothing; None: an Xid from before the window."""
     code = change.after if change else one.runs[0].value
-    xid = f"{code:.0f}" if one.name == LAST_XID else one.labels.get("xid", "")
-    is_number = xid.isascii() and xid.isdigit() and len(xid) < 5
     of_gpu = one.name.startswith(("DCGM_", "accelerator_"))
     values = {
         "device": gpu_of(one.labels) if of_gpu else one.labels.get("device"),
-        "xid": int(xid) if is_number and (one.name == LAST_XID or one.name in COUNTED_XIDS) else None,
+        "xid": xid_of(one.name, one.labels, code),
         "grown": change.grown if change and one.name != LAST_XID else None,
         "period": "long_before" if change is None else "after" if change.at_s > job.window.counted_s else "before",
         "host_unknown": None if job.known else True,

@@ -44,25 +44,35 @@ def fetch(call: HostCall) -> Reply:
     if not url.startswith(("http://", "https://")):
         raise HostError(f"{url}: only http and https endpoints can be asked", "")
     limit_s, most = call.options["timeout_s"], call.options["max_bytes"]
-    expired = threading.Event()
     try:
-        answer = exchange(HttpRequest(method, url, b"" if method == "POST" else None), limit_s, most, expired)
+        answer = exchange(HttpRequest(method, url, b"" if method == "POST" else None), limit_s, most)
         if answer.status not in _SUCCESS:
             raise HTTPException(f"{answer.status} {answer.reason}")
+    except TimeoutError as error:
+        raise TimedOut(f"{url} did not answer within {limit_s:g} s", "") from error
     except (OSError, HTTPException, ValueError) as error:
-        if expired.is_set() or isinstance(error, TimeoutError):
-            raise TimedOut(f"{url} did not answer within {limit_s:g} s", "") from error
         raise NotFound(f"{url}: {error}", "") from error
-    if expired.is_set():  # an answer without a length looks complete where it was cut off
-        raise TimedOut(f"{url} did not answer within {limit_s:g} s", "")
     return Reply(answer.data[:most], truncated=len(answer.data) > most)
 
 
-def exchange(request: HttpRequest, limit_s: float, most: int, expired: threading.Event) -> HttpAnswer:
-    """Send a request and read at most `most` bytes; sets `expired` at the time limit.
+def exchange(request: HttpRequest, limit_s: float, most: int) -> HttpAnswer:
+    """Send a request and read one byte more than `most` at most.
 
-    Raises OSError, HTTPException or ValueError.
+    Raises TimeoutError at the time limit, else OSError, HTTPException or ValueError.
     """
+    expired = threading.Event()
+    try:
+        answer = _exchanged(request, limit_s, most, expired)
+    except (OSError, HTTPException, ValueError) as error:
+        if expired.is_set():
+            raise TimeoutError from error
+        raise
+    if expired.is_set():  # an answer without a length looks complete where it was cut off
+        raise TimeoutError
+    return answer
+
+
+def _exchanged(request: HttpRequest, limit_s: float, most: int, expired: threading.Event) -> HttpAnswer:
     ends_s = time.monotonic() + limit_s
     parts = urlsplit(request.url)
     of_scheme = HTTPSConnection if parts.scheme == "https" else HTTPConnection

@@ -4,7 +4,6 @@
       {"name", "mtu", "up", "running", "loopback", "speed_mbit_per_s",     speed: null where the driver does not say it
        "ipv4": [...], "ipv6": [...],
        "received", "sent",                                                 packets since the interface was made
-       "received_bytes", "sent_bytes",
        "receive_errors", "send_errors", "receive_drops", "send_drops"}]}
 
 psutil reads them through system calls, so this also works in containers without iproute2.
@@ -45,8 +44,6 @@ def _interface(name: str, addresses: list[Any], state: Any, counters: Any) -> di
         "ipv6": [one.address for one in addresses if one.family == socket.AF_INET6],
         "received": counters.packets_recv if counters else None,
         "sent": counters.packets_sent if counters else None,
-        "received_bytes": counters.bytes_recv if counters else None,
-        "sent_bytes": counters.bytes_sent if counters else None,
         "receive_errors": counters.errin if counters else None,
         "send_errors": counters.errout if counters else None,
         "receive_drops": counters.dropin if counters else None,

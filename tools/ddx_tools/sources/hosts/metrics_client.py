@@ -11,7 +11,6 @@ import base64
 import json
 import os
 import re
-import threading
 import time
 from http.client import HTTPException
 from urllib.parse import urlencode
@@ -55,18 +54,14 @@ def ask_metrics(call: HostCall) -> Reply:
         urlencode(form).encode(),
         {"Content-Type": "application/x-www-form-urlencoded", **_authorization()},
     )
-    expired = threading.Event()
     began_s = time.monotonic()
-    slow = TimedOut(f"{url} did not answer within {limit_s:g} s", "")
     try:
-        answer = exchange(request, limit_s, most, expired)
+        answer = exchange(request, limit_s, most)
     except (OSError, HTTPException, ValueError) as error:
-        if expired.is_set() or isinstance(error, TimeoutError) or time.monotonic() - began_s >= limit_s:
-            raise slow from error
+        if isinstance(error, TimeoutError) or time.monotonic() - began_s >= limit_s:
+            raise TimedOut(f"{url} did not answer within {limit_s:g} s", "") from error
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise NotFound(f"{url}: {reason}", "Is it the URL of a Prometheus server that this host can reach?") from error
-    if expired.is_set():
-        raise slow
     if answer.status not in _SUCCESS:
         raise _refused(url, answer.status, answer.reason, answer.data[:_FAILURE_BYTES])
     if len(answer.data) > most:
