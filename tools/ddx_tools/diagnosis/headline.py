@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ddx_tools.diagnosis.headline_details import detail
+from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
 from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, Suspect, SuspectEvent, Verdict, rank_list
 from ddx_tools.model.wording import capital
 
-_AS_SEEN = "rank-crashed"
-"""The cause that says no more than a rank's end does."""
 _NOTHING = re.compile(r"(?:[^;]*; )?((?i:not enough evidence) to name .*|Narrowed down, not decided: .*)", re.DOTALL)
 _LONGEST = 400
 _UNPLACED = re.compile(r"^(Ranks? [^;:]*)(; cause undecided)")
@@ -80,7 +79,9 @@ def _of_cause(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> str:
 def _of_open(said: Diagnosis, waits: Waits) -> str:
     """Who is suspected, or where all waiting ends in nothing that is known; and what the cause may be."""
     suspects = [one for one in said.suspects if one.ranks or _ended_how(one)]
-    first = next((cause for cause in said.causes if cause.id != _AS_SEEN), None)
+    # That a rank crashed or its program raised is no possibility beside how it ended.
+    pages = load_playbooks().causes
+    first = next((one for one in said.causes if not (one.id in pages and pages[one.id].residual)), None)
     possible = f"; one possibility: {first.title}" if first else ""
     if suspects:
         told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
