@@ -1,5 +1,5 @@
-"""`ddx capture` and `ddx bundle`: make a bundle and list its contents; `ddx show`: the lines that evidence refers
-to."""
+"""`ddx capture`, `ddx collect` and `ddx bundle`: evidence in one file, and what is in it; `ddx show`: the lines that
+evidence refers to."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from ddx_server.host_options import (
 )
 from ddx_server.render.output import FORCE_OPTION, JSON_OPTION, TARGET, console, print_json, progress_line
 from ddx_server.render.safe_text import safe
+from ddx_tools.model.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Inspect bundles.")
 
@@ -123,6 +124,30 @@ def capture(
         print_json(json.dumps({"bundle": str(out), "missing": [m.model_dump() for m in found.missing]}, indent=2))
     else:
         console().print(safe(f"captured: {out}    diagnose: ddx why {out}"))
+
+
+def collect(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", metavar="FILE")] = Path(
+        "ddx-collect.pyz"
+    ),
+    force: FORCE_OPTION = False,
+) -> None:
+    """Write a program that copies a job's evidence into one file, on hosts that have no ddx and that ddx cannot reach.
+
+    It needs Python 3.8 or later there, no package and no network. Copy it to every host of the job, run it, and bring
+    the files back.
+    """
+    from ddx_tools.sources.remote.archive import COLLECTOR, archive
+
+    program = archive(COLLECTOR)
+    try:
+        with out.open("wb" if force else "xb") as file:
+            file.write(program)
+    except FileExistsError as error:
+        raise UsageError(f"{out} already exists", "Use another name, or replace it: --force") from error
+    except OSError as error:
+        raise UsageError(f"{out}: {error.strerror or error}", "Choose another place with --out.") from error
+    console().print(safe(f"written: {out}    on each host of the job: python3 {out.name}    then: ddx why *.tar.gz"))
 
 
 def _found(path: Path) -> dict[str, Any]:

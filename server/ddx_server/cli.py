@@ -22,7 +22,7 @@ import typer.core
 from ddx_server.baseline_command import GOOD_OPTION, baseline, beside_good_run
 from ddx_server.bisect import bisect
 from ddx_server.bundle_commands import app as bundle_app
-from ddx_server.bundle_commands import capture, show
+from ddx_server.bundle_commands import capture, collect, show
 from ddx_server.bundle_place import place_of_bundle
 from ddx_server.failures import explain, print_no_more
 from ddx_server.handed_in_commands import FACTS, FINDINGS, add_finding, facts, handed_in
@@ -439,6 +439,7 @@ app.command(rich_help_panel="Diagnose")(report)
 app.command(rich_help_panel="Diagnose")(post_mortem)
 app.command(rich_help_panel="Diagnose")(repro)
 app.command(rich_help_panel="Diagnose")(capture)
+app.command(rich_help_panel="Prepare")(collect)
 app.command(rich_help_panel="Diagnose")(show)
 app.command(rich_help_panel="Diagnose")(similar)
 app.command(rich_help_panel="Diagnose")(add_finding)

@@ -122,10 +122,7 @@ def main() -> None:
     """Serve this host over standard input and output, with the tools from the archive."""
     replies = os.dup(1)
     os.dup2(2, 1)  # printed output must not mix with answers
-    with zipfile.ZipFile(sys.path[0]) as archive:
-        os.environ[PROGRAM] = in_memory(archive.read(PYSPY))
-        for library in (name for name in archive.namelist() if name.endswith(".so")):
-            _load(library.partition(".")[0].replace("/", "."), in_memory(archive.read(library)))
+    prepare()
 
     def write(line: bytes) -> None:
         while line:
@@ -135,6 +132,14 @@ def main() -> None:
         serve(calls, write, LocalHost(socket.gethostname()))
     sys.stderr.flush()
     os._exit(0)
+
+
+def prepare() -> None:
+    """Make py-spy and the C extensions in the archive, which is first on the path, available to this process."""
+    with zipfile.ZipFile(sys.path[0]) as archive:
+        os.environ[PROGRAM] = in_memory(archive.read(PYSPY))
+        for library in (name for name in archive.namelist() if name.endswith(".so")):
+            _load(library.partition(".")[0].replace("/", "."), in_memory(archive.read(library)))
 
 
 def _load(name: str, file: str) -> None:

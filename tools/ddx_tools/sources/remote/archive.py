@@ -24,33 +24,37 @@ from ddx_tools.sources.remote.agent import PYSPY
 
 OLDEST_PYTHON = (3, 8)
 MOST_BYTES = 8 << 20
-_ENTRY = "ddx_tools.sources.remote.agent"
-_MAIN = f"import ddx_backports\nddx_backports.install()\nfrom {_ENTRY} import main\nmain()\n"
+AGENT, COLLECTOR = "ddx_tools.sources.remote.agent", "ddx_tools.sources.remote.collect"
+"""The programs that an archive can run."""
+_MAIN = "import ddx_backports\nddx_backports.install()\nfrom {} import main\nmain()\n"
 _STAND_INS = {
     "ddx_tools.knowledge.load": "shipped_data",
     "re2": "expressions",
     "zstandard": "no_zstandard",
     "ddx_backports": "backports",
 }
-_DATA = ("secret_names.yaml", "secret_shapes.yaml")
+_DATA = ("secret_names.yaml", "secret_shapes.yaml", "launchers.yaml")
 _OTHER_SYSTEMS = ("_psaix", "_psbsd", "_psosx", "_pssunos", "_pswindows")
 
 
 @cache
-def archive() -> bytes:
-    """Build the zip. Raises UsageError if a package is missing here, or if the zip is too large to send."""
+def archive(entry: str = AGENT) -> bytes:
+    """Build the zip that runs a program, `AGENT` or `COLLECTOR`.
+
+    Raises UsageError if a package is missing here, or if the zip is too large to send.
+    """
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
-        for name, data in _members():
+        for name, data in _members(entry):
             target.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED, 9)
     if made.tell() > MOST_BYTES:
         raise UsageError(f"the archive for hosts without ddx takes {made.tell() >> 20} MiB", "Install ddx there.")
     return made.getvalue()
 
 
-def _members() -> Iterator[tuple[str, bytes]]:
-    yield "__main__.py", _MAIN.encode()
-    sources = _modules()
+def _members(entry: str) -> Iterator[tuple[str, bytes]]:
+    yield "__main__.py", _MAIN.format(entry).encode()
+    sources = _modules(entry)
     for package in sorted({parent for name in sources for parent in _parents(name)}):
         yield f"{package.replace('.', '/')}/__init__.py", b""
     for name, source in sorted(sources.items()):
@@ -65,10 +69,10 @@ def _members() -> Iterator[tuple[str, bytes]]:
     yield "pynvml.py", _place("pynvml").read_bytes()
 
 
-def _modules() -> dict[str, str]:
-    """The source of each of our modules that the agent needs, and of the replacements for others."""
+def _modules(entry: str) -> dict[str, str]:
+    """The source of each of our modules that a program needs, and of the replacements for others."""
     sources = {name: (HOST_AGENT_DIRECTORY / f"{file}.py").read_text("utf-8") for name, file in _STAND_INS.items()}
-    waiting = [_ENTRY]
+    waiting = [entry]
     while waiting:
         name = waiting.pop()
         if name not in sources:

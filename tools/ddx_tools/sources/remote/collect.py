@@ -1,0 +1,205 @@
+"""The program that `ddx collect` writes: on a host without ddx and network, it copies a job's evidence into one file.
+
+    python3 ddx-collect.pyz [PID] [-o FILE.tar.gz]
+
+It runs on Python 3.8 and later without any package, redacts secrets, and leaves nothing but the file. The file holds
+texts that a person can read as well: per rank two dumps of its stacks and its variables, the logs, flight records, and
+the state of the machine. `ddx why` reads the files of any number of hosts together.
+"""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import re
+import socket
+import sys
+import tarfile
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+from ddx_tools.model.errors import DdxError, HostError, NotFound
+from ddx_tools.parsers.launch.launchers import Job, JobProcess
+from ddx_tools.sources.host import Host, HostCall, Reply, ask_together
+from ddx_tools.sources.hosts.local import LocalHost
+from ddx_tools.sources.hosts.pyspy import find_pyspy
+from ddx_tools.sources.hosts.redacted_reply import redacted_reply
+from ddx_tools.sources.job_target import job_on
+from ddx_tools.sources.remote.agent import prepare
+
+APART_S = 6.0
+"""Time between the two looks: long enough to see whether a rank moves."""
+_AT_ONCE = 16
+_MOST_LOG_BYTES, _MOST_RECORD_BYTES = 32 << 20, 256 << 20
+_RECORD_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_OF_THE_MACHINE = {
+    "nvidia-smi-q.txt": ("nvidia-smi", "-q"),
+    "nvidia-smi-topo.txt": ("nvidia-smi", "topo", "-m"),
+    "ip-link.txt": ("ip", "-s", "link"),
+    "ip-addr.txt": ("ip", "-br", "addr"),
+    "ss.txt": ("ss", "-tinp"),
+    "df.txt": ("df", "-h", "/dev/shm", "/tmp"),
+    "ibstat.txt": ("ibstat",),
+    "rocm-smi.txt": ("rocm-smi", "-a"),
+}
+_STAMP = re.compile(rb"\[(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]")
+
+Collected = Iterator["tuple[str, bytes | HostError]"]
+"""Names of files with their contents, or why there is none."""
+
+
+class RedactingHost(Host):
+    """Passes calls on to another host and redacts its answers."""
+
+    def __init__(self, inner: Host) -> None:
+        self.name = inner.name
+        self._inner = inner
+
+    def pause(self, seconds: float) -> None:
+        """Wait as the other host does."""
+        self._inner.pause(seconds)
+
+    def answer(self, call: HostCall) -> Reply:
+        """The other host's answer without secrets."""
+        return redacted_reply(call, self._inner.answer(call))
+
+
+def evidence_of(host: Host, job: Job) -> Collected:
+    """Yield everything that shows what a job's ranks on this host do, as files."""
+    for look in (1, 2):
+        if look > 1:
+            host.pause(APART_S)
+        yield from _stacks(host, job, look)
+    for member in job.live:
+        own = member.process
+        if own:
+            yield f"{_name(member)}.env.txt", "".join(f"{n}={v}\n" for n, v in sorted(own.env.items())).encode()
+    yield from _files(host, job)
+    for name, command in _OF_THE_MACHINE.items():
+        yield name, _answer(partial(host.run, command))
+    began_s = min((member.process.row["create_time"] for member in job.live if member.process), default=0.0)
+    kernel = _answer(partial(host.run, ["dmesg", "-T"], max_bytes=_MOST_LOG_BYTES))
+    yield "dmesg.txt", kernel if isinstance(kernel, HostError) else since(kernel, began_s)
+
+
+def since(kernel_log: bytes, start_s: float) -> bytes:
+    """The lines of `dmesg -T` from a time on (seconds since the epoch): what was before the job explains nothing."""
+    kept, current = [], False
+    for line in kernel_log.splitlines(keepends=True):
+        if stamp := _STAMP.match(line):
+            with suppress(ValueError, OverflowError):
+                current = time.mktime(time.strptime(stamp[1].decode(), "%a %b %d %H:%M:%S %Y")) >= start_s - 1
+        if current:
+            kept.append(line)
+    return b"".join(kept)
+
+
+def _name(member: JobProcess) -> str:
+    return f"pid{member.pid}" if member.rank is None else f"rank{member.rank}"
+
+
+def _answer(ask: Callable[[], Reply]) -> bytes | HostError:
+    try:
+        return ask().data
+    except HostError as error:
+        return error
+
+
+def _stacks(host: Host, job: Job, look: int) -> Collected:
+    """The stacks of each rank and of the processes that it started, as py-spy prints them."""
+
+    def dump(member: JobProcess) -> Reply:
+        reply = host.run([find_pyspy(), "dump", "--subprocesses", "--pid", str(member.pid)], timeout_s=30.0)
+        if reply.rc:
+            raise HostError(reply.message.strip().replace("\n", " ")[:300] or "py-spy failed", "")
+        return reply
+
+    for member, reply in ask_together(dump, job.live, _AT_ONCE):
+        yield f"{_name(member)}.look{look}.txt", reply.data if isinstance(reply, Reply) else reply
+
+
+def _files(host: Host, job: Job) -> Collected:
+    """The ends of the job's logs, the exceptions that ranks left, and the records that a watchdog wrote."""
+    named: dict[str, str] = {}
+    for member in job.members:
+        if member.process is None or member.role not in ("rank", "launcher"):
+            continue
+        streams = member.process.row.get("fds") or {}
+        for path in (streams.get("1", ""), streams.get("2", "")):
+            if path.startswith("/") and not path.startswith(("/dev/", "/proc/")) and not path.endswith(" (deleted)"):
+                named.setdefault(
+                    path, f"{len(named)}-{posixpath.basename(path)}" if named else posixpath.basename(path)
+                )
+    for path, name in named.items():
+        yield name, _answer(partial(host.read, path, max_bytes=_MOST_LOG_BYTES, tail=True, suffix="log"))
+    for member in job.live:
+        for name, path in _left_by(member):
+            found = _answer(partial(host.read, path, max_bytes=_MOST_RECORD_BYTES, suffix="bin"))
+            if not isinstance(found, NotFound) and _is_of_this_run(host, path, member):
+                yield name, found
+
+
+def _left_by(member: JobProcess) -> Iterator[tuple[str, str]]:
+    """The files that a rank or its watchdog may have written: the name here, and the path."""
+    env: Mapping[str, str] = member.process.env if member.process else {}
+    if path := env.get("TORCHELASTIC_ERROR_FILE"):
+        yield f"{_name(member)}.error.json", path
+    prefixes = [env[name] for name in _RECORD_PREFIXES if env.get(name)][:1]
+    for prefix in prefixes or ["/tmp/nccl_trace_rank_", str(Path("~/.cache/torch/comm_lib_trace_rank_").expanduser())]:
+        yield f"nccl_trace_rank_{member.rank}", f"{prefix}{member.rank}"
+
+
+def _is_of_this_run(host: Host, path: str, member: JobProcess) -> bool:
+    began_s = member.process.row.get("create_time") if member.process else None
+    written_ns = [file.written_ns for file in host.walk(path).files]
+    return not began_s or any(at is None or at >= began_s * 1e9 for at in written_ns)
+
+
+def write_archive(path: Path, folder: str, collected: Collected, say: Callable[[str], object]) -> int:
+    """Write files as a new `.tar.gz`, below a folder; return how many. `say` gets a line for each that is lacking.
+
+    If it is interrupted or the disk is full, nothing is left.
+    """
+    count = 0
+    with ExitStack() as unfinished, tarfile.open(path, "x:gz") as archive:
+        unfinished.callback(path.unlink)
+        for name, data in collected:
+            if isinstance(data, HostError):
+                if not isinstance(data, NotFound):  # a program or a file that this host does not have
+                    say(f"{name}: {data.message}")
+            elif data:
+                member = tarfile.TarInfo(f"{folder}/{name}")
+                member.size, member.mtime, member.mode = len(data), int(time.time()), 0o600
+                archive.addfile(member, io.BytesIO(data))
+                count += 1
+        archive.close()
+        unfinished.pop_all()
+    return count
+
+
+def main() -> None:
+    """Collect, as the command line says."""
+    parser = ArgumentParser(prog="ddx-collect", description="Copy a hung job's evidence on this host into one file.")
+    parser.add_argument("pid", nargs="?", help="launcher or any rank; needed only if several jobs run here")
+    parser.add_argument("-o", "--out", help="the file to write (.tar.gz)")
+    asked = parser.parse_args()
+    prepare()
+    host = RedactingHost(LocalHost(socket.gethostname()))
+    folder = re.sub(r"[^\w.-]+", "_", host.name)
+    path = Path(asked.out or time.strftime(f"ddx-{folder}-%Y%m%d-%H%M%S.tar.gz"))
+    say = sys.stderr.write
+    try:
+        job = job_on(host, [asked.pid] if asked.pid else [])
+        say(f"{len(job.live)} ranks of {job.id} on {host.name}: two looks at their stacks, {APART_S:g} s apart\n")
+        count = write_archive(path, folder, evidence_of(host, job), lambda line: say(f"lacking: {line}\n"))
+    except (DdxError, OSError) as error:
+        say(str(error).replace("ddx why ", f"python3 {sys.argv[0]} ") + "\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    say(f"{count} files\nBring the files of all hosts to a machine with ddx, then: ddx why *.tar.gz\n")
+    sys.stdout.write(f"{path}\n")
