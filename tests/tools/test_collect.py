@@ -73,7 +73,7 @@ def test_everything_that_shows_what_the_ranks_do_is_in_one_file_without_secrets(
     assert [path.name for path in away.iterdir()] == ["host.tar.gz"]
     with tarfile.open(away / "host.tar.gz") as found:
         texts = {member.name.partition("/")[2]: found.extractfile(member).read() for member in found}  # type: ignore[union-attr]
-    for name in ("rank0.look1.txt", "rank0.look2.txt", "rank1.look1.txt", "rank1.look2.txt"):
+    for name in ("rank0.sample1.txt", "rank0.sample2.txt", "rank1.sample1.txt", "rank1.sample2.txt"):
         assert b"waits_for_its_peer" in texts[name]
     assert b"WORLD_SIZE=2" in texts["rank1.env.txt"]
     assert b"rank 1 api_key=<redacted>" in texts["train.log"]
@@ -106,12 +106,12 @@ def test_of_the_kernels_log_only_the_time_of_the_job_is_kept() -> None:
 def test_what_is_lacking_is_said_unless_the_host_does_not_have_it(tmp_path: Path) -> None:
     said: list[str] = []
     collected: list[tuple[str, bytes | HostError]] = [
-        ("rank0.look1.txt", NotPermitted("this user may not read the process", "")),
+        ("rank0.sample1.txt", NotPermitted("this user may not read the process", "")),
         ("ibstat.txt", NotFound("ibstat: no such file", "")),
         ("train.log", b"step 1\n"),
     ]
     assert write_archive(tmp_path / "host.tar.gz", "host", iter(collected), said.append) == 1
-    assert said == ["rank0.look1.txt: this user may not read the process"]
+    assert said == ["rank0.sample1.txt: this user may not read the process"]
 
 
 def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from ddx_tools.sources.job_target import job_on
 from ddx_tools.sources.remote.agent import prepare
 
 APART_S = 6.0
-"""Time between the two looks: long enough to see whether a rank moves."""
+"""Time between the two samples: long enough to see whether a rank moves."""
 _AT_ONCE = 16
 _MOST_LOG_BYTES, _MOST_RECORD_BYTES = 32 << 20, 256 << 20
 _RECORD_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -70,10 +70,10 @@ class RedactingHost(Host):
 
 def evidence_of(host: Host, job: Job) -> Collected:
     """Yield everything that shows what a job's ranks on this host do, as files."""
-    for look in (1, 2):
-        if look > 1:
+    for sample in (1, 2):
+        if sample > 1:
             host.pause(APART_S)
-        yield from _stacks(host, job, look)
+        yield from _stacks(host, job, sample)
     for member in job.live:
         own = member.process
         if own:
@@ -109,7 +109,7 @@ def _answer(ask: Callable[[], Reply]) -> bytes | HostError:
         return error
 
 
-def _stacks(host: Host, job: Job, look: int) -> Collected:
+def _stacks(host: Host, job: Job, sample: int) -> Collected:
     """The stacks of each rank and of the processes that it started, as py-spy prints them."""
 
     def dump(member: JobProcess) -> Reply:
@@ -119,7 +119,7 @@ def _stacks(host: Host, job: Job, look: int) -> Collected:
         return reply
 
     for member, reply in ask_together(dump, job.live, _AT_ONCE):
-        yield f"{_name(member)}.look{look}.txt", reply.data if isinstance(reply, Reply) else reply
+        yield f"{_name(member)}.sample{sample}.txt", reply.data if isinstance(reply, Reply) else reply
 
 
 def _files(host: Host, job: Job) -> Collected:
@@ -194,7 +194,7 @@ def main() -> None:
     say = sys.stderr.write
     try:
         job = job_on(host, [asked.pid] if asked.pid else [])
-        say(f"{len(job.live)} ranks of {job.id} on {host.name}: two looks at their stacks, {APART_S:g} s apart\n")
+        say(f"{len(job.live)} ranks of {job.id} on {host.name}: two samples of their stacks, {APART_S:g} s apart\n")
         count = write_archive(path, folder, evidence_of(host, job), lambda line: say(f"lacking: {line}\n"))
     except (DdxError, OSError) as error:
         say(str(error).replace("ddx why ", f"python3 {sys.argv[0]} ") + "\n")
