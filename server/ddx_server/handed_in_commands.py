@@ -65,7 +65,7 @@ def facts(
 
 
 def _print_codes(word: str, as_json: bool) -> None:
-    from ddx_tools.knowledge.finding_attributes import attributes_of
+    from ddx_tools.knowledge.finding_attributes import attributes_of, common_attributes
     from ddx_tools.knowledge.finding_codes import codes_with
 
     listed = codes_with(word)
@@ -81,7 +81,10 @@ def _print_codes(word: str, as_json: bool) -> None:
         console().print(safe(f"{code:34}{says}"), soft_wrap=True)
         if len(listed) <= _FEW_CODES:
             for name, kind in types[code].items():
-                console().print(safe(f"    {name}: {kind}", "dim"), soft_wrap=True)
+                if name not in common_attributes():
+                    console().print(safe(f"    {name}: {kind}", "dim"), soft_wrap=True)
+    if len(listed) <= _FEW_CODES:
+        console().print(safe(f"All of them may have: {', '.join(common_attributes())}", "dim"))
 
 
 def add_finding(

@@ -23,6 +23,10 @@ decides:
     strength: moderate       # conclusive, strong, moderate, weak
     says: "{{odd.ranks}} sleeps at {{odd.place}}"
 culprits: [odd]
+next_check:
+  - probe: ask
+    question: "What to look at next, with the command? One result: this cause. Another: that one."
+    separates: [{id}]
 fix: ["What to change, and where."]
 verify: ["What you see once it is fixed."]
 ---

@@ -87,7 +87,7 @@ def test_the_first_symptoms_have_pages() -> None:
 
 @every_cause
 def test_a_cause_has_a_known_id_and_stands_in_its_category(page: Cause) -> None:
-    assert page.id in CATEGORIES[page.category]
+    assert page.id in CATEGORIES[page.category], f"add {page.id} to tests/fixtures/playbooks/cause_ids.yaml"
 
 
 @every_page
@@ -218,7 +218,8 @@ def test_a_verb_behind_ranks_agrees_with_them(page: Symptom | Cause) -> None:
     """In the past tense anyhow; in the present one by the list in `matching`."""
     said = words(page)
     verbs = set(re.findall(r"\{\w+\.ranks\} ([a-z]+)", said))
-    assert verbs <= PAST | set(VERBS) | set(VERBS.values())
+    unknown = verbs - PAST - set(VERBS) - set(VERBS.values())
+    assert not unknown, "use another verb, or add its plural to VERBS in diagnosis/matching.py"
 
 
 @every_page

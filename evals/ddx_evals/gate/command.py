@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddx_evals.terminal.options import INCIDENTS
-from ddx_server.render.output import JSON_OPTION, print_json
+from ddx_server.render.output import JSON_OPTION, print_json, progress_line
 from ddx_tools.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,11 +47,13 @@ def gate(
     expected = read_table(table_file()) if table_file().exists() else {}
     now: list[CaseOutcome] = []
     doubts: list[str] = []
-    for judged in in_parallel(judge, incidents):
-        now += judged.outcomes
-        doubts += judged.doubts
-        if first and any(change is not Change.WON for change, _ in changes(expected, judged.outcomes)):
-            break
+    with progress_line(quiet=as_json) as progress:
+        for number, judged in enumerate(in_parallel(judge, incidents), 1):
+            progress(f"{number} of {len(incidents)} incidents")
+            now += judged.outcomes
+            doubts += judged.doubts
+            if first and any(change is not Change.WON for change, _ in changes(expected, judged.outcomes)):
+                break
     found = [*changes(expected, now), *(() if names or first else gone(expected, cases_of(incidents)))]
     _show(found, doubts, len(now), as_json=as_json)
     if accept:

@@ -33,7 +33,8 @@ def changes(expected: Mapping[str, CaseOutcome], now: Iterable[CaseOutcome]) -> 
     for outcome in now:
         before = expected.get(outcome.case)
         if before is None:
-            yield Change.OTHER, f"{outcome.case} is not in {TABLE}"
+            answer = "; ".join(f"{name} {value}" for name, value in zip(COLUMNS[1:], astuple(outcome)[1:], strict=True))
+            yield Change.OTHER, f"{outcome.case} is not in {TABLE}: {answer}"
         elif outcome != before:
             yield _change(before, outcome), _difference(before, outcome)
 

@@ -74,6 +74,11 @@ def attributes_of(code: str) -> Mapping[str, AttributeType]:
     return found
 
 
+def common_attributes() -> list[str]:
+    """The names of the attributes that findings with any code may have, sorted."""
+    return sorted(_declared()[_ANY])
+
+
 def nearest(word: str, known: Mapping[str, Any] | frozenset[str]) -> str:
     """The nearest known word to an unknown one, as the end of a sentence about it."""
     near = difflib.get_close_matches(word, sorted(known), 1, 0.5)
@@ -122,7 +127,6 @@ def _of_messages() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {code: set() for code in finding_codes()}
     for message in signatures():
         groups = {name.rstrip("_") for name in _GROUP.findall(message.regex)}
-        said = {name for values in message.values.values() for name in values}
         for code in message.findings:
-            found[code] |= groups | set(message.attributes) | said | set(message.values)
+            found[code] |= groups | set(message.attributes) | set(message.values)
     return found
