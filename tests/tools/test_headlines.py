@@ -196,7 +196,7 @@ def test_ranks_at_one_line_are_told_apart_by_its_caller() -> None:
 def test_material_without_a_symptom_is_not_called_short_of_evidence(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("step 399 loss 2.1\nstep 400 loss 2.0\n")
     said = investigate([str(tmp_path / "train.log")]).diagnose()
-    assert said.headline == "No hang, crash or slowdown was recognised in this material"
+    assert said.headline == "No known symptom was recognised in this material; read its case file"
 
 
 @pytest.mark.parametrize(

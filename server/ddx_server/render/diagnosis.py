@@ -33,7 +33,7 @@ _STYLES = {Verdict.DIAGNOSED: "bold red", Verdict.UNDECIDED: "bold yellow", Verd
 _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_PLACES, _SHOWN_MISSING, _SHOWN_SEPARATED = 4, 6, 3, 4, 8
 _SHOWN_SUSPECTS, _SHOWN_RULED_OUT, _SHOWN_SENTENCES = 3, 3, 4
 _INDENT = 11
-_LONGEST, _LONGEST_CELL = 400, 70
+_LONGEST, _LONGEST_CELL, _LONGEST_QUESTION, _LONGEST_LINE = 400, 70, 640, 1200
 _SHOWN_SILENT = 4
 
 
@@ -235,7 +235,7 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
     check = diagnosis.next_check
     if check is None:
         return
-    yield safe(check.question, limit=_LONGEST)
+    yield safe(check.question, limit=_LONGEST_QUESTION)
     if check.probe != "ask":
         yield _command(command_line(check.probe, check.args), "bold")
     if len(check.separates) > 1:
@@ -246,7 +246,7 @@ def _case(case: CaseFile) -> Iterator[Text]:
     """Lines of the material; above each excerpt, the source of its first line."""
     for part in case.parts:
         yield safe(f"[{part.at}]", "dim", limit=200) + safe(f" {part.says}" if part.says else "", "dim")
-        yield from (safe(f"  {line}", "cyan", limit=_LONGEST) for line in part.text.split("\n"))
+        yield from (safe(f"  {line}", "cyan", limit=_LONGEST_LINE) for line in part.text.split("\n"))
     if case.left_out:
         yield safe(f"shown: {'; '.join(case.left_out)}", "dim", limit=_LONGEST)
 

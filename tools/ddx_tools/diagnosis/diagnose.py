@@ -31,6 +31,8 @@ from ddx_tools.model.wording import capital
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
 _SAFE_FROM = 0.6  # a node with less is not an answer
 _LISTED_FROM = 0.02
+_ENDS = ("job.ended", "rank.raised", "rank.killed")
+"""Findings of an end; the symptom of a crash needs one that is no consequence of another."""
 
 
 def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
@@ -52,7 +54,9 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     victims = _victims(present, playbooks, culprits)
     narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
     trouble = playbooks.symptoms[next(iter(present))].title if present else None
-    if trouble is None and any(map(is_trouble, findings)):
+    if trouble is None and any(finding.code in _ENDS for finding in findings):
+        trouble = playbooks.symptoms["crash"].title
+    elif trouble is None and any(map(is_trouble, findings)):
         trouble = ""
     return Diagnosis(
         verdict=verdict,
@@ -272,7 +276,7 @@ def _headline(
     if narrowed:
         return f"Narrowed down, not decided: {narrowed.title}"
     if trouble is None and not listed:
-        return "No hang, crash or slowdown was recognised in this material"
+        return "No known symptom was recognised in this material; read its case file"
     possible = f"the cause; one possibility: {listed[0].cause.title}" if listed else "a cause"
     return (
         f"{trouble}; not enough evidence to name {possible}" if trouble else f"Not enough evidence to name {possible}"

@@ -17,7 +17,7 @@ from ddx_tools.investigation.show.frameworks import own_fixes
 from ddx_tools.investigation.show.jobs_of_hosts import JobsByRank, headline_with_job
 from ddx_tools.investigation.show.suspect_view import Sight
 from ddx_tools.model.basis import HANDED_IN
-from ddx_tools.model.diagnosis import CaseFile, Diagnosis, Finding, Missing, ProbeResult, Seat, Severity
+from ddx_tools.model.diagnosis import CaseFile, Diagnosis, Finding, Missing, ProbeResult, Seat, Severity, Verdict
 
 if TYPE_CHECKING:
     from ddx_tools.diagnosis.casebook import Similar
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from ddx_tools.model.versions import Version
 
 _MOST_COMPARED, _MOST_COMPARED_CHARS = 400, 100_000
-_NOT_INTERPRETED = (
-    "Notes are kept verbatim and decide nothing; to count as evidence, give what you know as facts: ddx facts"
-)
+_NOT_INTERPRETED = "ddx quotes notes but does not judge by them: give what you know as facts (ddx facts)"
 
 
 @dataclass
@@ -74,12 +72,13 @@ class Investigation:
     def diagnose(self, playbooks: Playbooks | None = None) -> Diagnosis:
         """The diagnosis: suspects from the evidence, causes from the shipped playbooks (or others)."""
         said = self.sight.of(self.judge(playbooks))
+        is_open = said.verdict is Verdict.UNDECIDED
         more: dict[str, object] = {
             "looked_at": self.looked_at,
             "case": self.case,
             "headline": headline_with_job(said, self.jobs, self.findings),
             "next_check": within_reach(said.next_check, live=self.live),
-            "noted": [_NOT_INTERPRETED] if any(text.strip() for text in self.said) else [],
+            "noted": [_NOT_INTERPRETED] if is_open and any(text.strip() for text in self.said) else [],
             "fix": [*(own_fixes(said.causes[0].id, self.frameworks) if said.fix else ()), *said.fix],
         }
         if self.told:

@@ -46,6 +46,8 @@ class _Message:
     """The exception whose text contains it."""
     handled: bool = False
     """Its process went on after that exception."""
+    line: LogEvent | None = None
+    """The line that holds it, if known; an exception's event begins at its first line."""
 
     @property
     def ranks(self) -> list[int]:
@@ -98,9 +100,12 @@ def _messages(events: list[LogEvent]) -> list[_Message]:
         if event.kind in ("gloo", "watchdog", "signature"):
             around = enclosing.of(event)
             known = signature(event.row["code"])
-            said = [message.known for message in whole.get(id(around), ())]
-            if not any(known.id in (other.id, *other.replaces) for other in said):
+            said = whole.get(id(around), [])
+            if not any(known.id in (other.known.id, *other.known.replaces) for other in said):
                 found.append(_line_message(known, event, around))
+            for message in said:
+                if message.known.id == known.id and message.line is None:
+                    message.line = event
         elif event.kind == "traceback":
             found += whole.get(id(event), [])
     # An error file and a launcher's summary repeat what a rank already reported itself.
@@ -214,7 +219,7 @@ def _finding(code: str, same: _Same, common: dict[str, Any]) -> Finding:
         ranks=ranks,
         hosts=sorted({message.event.row["host"] for message in messages if message.event.row["host"]}),
         summary=f"{who}: {known.meaning}{_said(same.values, known)}"[:600],
-        evidence=[message.event.evidence for message in messages[:_EVIDENCE_LIMIT]],
+        evidence=[(message.line or message.event).evidence for message in messages[:_EVIDENCE_LIMIT]],
         locations=_places(messages),
         attributes=attributes,
     )

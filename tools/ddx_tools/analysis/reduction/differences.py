@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import islice
 
 from ddx_tools.analysis.reduction.kept_text import KeptLine, KeptText
 
 _VALUE = re.compile(r"[\w.:/+-]*\d[\w.:/+-]*")
-_OWN = re.compile(r"^(?:\[?(?:rank)? ?\d{1,5}\]?|\d{4}-\d\d-\d\d.*|\d\d:\d\d:\d\d.*|.*:\d{3,7})$")
+_WORD = re.compile(r"[^\W\d]\w{1,30}")
 _MOST_ALIKE = 64
 
 
@@ -41,8 +42,18 @@ def _odd_of(lines: list[tuple[KeptText, KeptLine]]) -> dict[tuple[str, int], str
         if len(column) < 2 or len(column) > max(2, len(rows) // 2):
             continue  # all equal, or different on every line, such as a time or a rank
         common, times = column.most_common(1)[0]
+        if len(column) > 2 and times * 2 <= len(rows):
+            continue  # no value is common, as with process ids that occur in two samples
         for text, line, row in rows:
             if row[at] != common or (len(column) == 2 and times * 2 <= len(rows) + 1):
                 other = common if row[at] != common else next(v for v in column if v != common)
-                found[text.path, line.number] = f"{row[at]}; elsewhere {other}"
+                found[text.path, line.number] = f"{_name_of(line.text, at)}{row[at]}; elsewhere {other}"
     return found
+
+
+def _name_of(text: str, at: int) -> str:
+    """The word before a line's value number `at`, which often names the value; empty if there is none."""
+    before = [found.end() for found in _VALUE.finditer(text)][at - 1] if at else 0
+    start = next(islice(_VALUE.finditer(text), at, None)).start()
+    words = _WORD.findall(text[before:start])
+    return f"{words[-1]} " if words else ""

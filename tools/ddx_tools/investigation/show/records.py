@@ -15,7 +15,6 @@ from ddx_tools.model.diagnosis import Location, rank_list
 from ddx_tools.model.errors import UsageError
 from ddx_tools.model.grouping import gathered
 
-_NAMELESS = ("", "undefined")
 _MOST_GROUPS, _MOST_KINDS = 12, 12
 _LABEL = "CASE WHEN coalesce(g.description, '') IN ('', 'undefined') THEN g.name ELSE g.description END"
 

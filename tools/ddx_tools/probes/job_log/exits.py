@@ -109,8 +109,11 @@ def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndR
         return None
     by_node: dict[str, set[int]] = defaultdict(set)
     offset: dict[str, int] = {}
+    whole = {event.details.get("node", "") for event in listed if event.details.get("first_observed")}
     for event in listed:
         node, local = event.details.get("node", ""), event.details.get("local_rank", 0)
+        if node not in whole:
+            continue  # an excerpt without the failure that was seen first
         by_node[node].add(local)
         offset[node] = event.ranks[0] - local
     gaps = {

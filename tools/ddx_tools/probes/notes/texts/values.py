@@ -76,18 +76,22 @@ def _alone(lines: Lines) -> Iterator[TextFact]:
 
 
 def _threads(lines: Lines) -> Iterator[TextFact]:
-    """More runnable threads than CPUs: from a host's load, or from the threads of one process."""
+    """More runnable threads than CPUs: by a host's load, or because one process may use as many as there are CPUs."""
     text = "\n".join(lines)
     cpus = _CPUS.search(text)
     if cpus is None or int(cpus["cpus"]) < 4:
         return
-    for pattern, times in ((_THREADS, 1), (_LOAD, _BUSY)):
-        if (found := pattern.search(text)) and float(found[1]) >= times * int(cpus["cpus"]):
+    many = int(cpus["cpus"])
+    for pattern, least, says in (
+        (_THREADS, many, "Each process of the program uses {} threads, and the host has {} CPUs"),
+        (_LOAD, _BUSY * many, "{} runnable threads share {} CPUs"),
+    ):
+        if (found := pattern.search(text)) and float(found[1]) >= least:
             number = text.count("\n", 0, found.end(1)) + 1
             yield seen(
                 "host.threads_per_process", number, lines[number - 1],
-                f"{found[1]} runnable threads share {cpus['cpus']} CPUs",
-                threads=round(float(found[1])), cpus=int(cpus["cpus"]), severity="warning",
+                says.format(found[1], many),
+                threads=round(float(found[1])), cpus=many, severity="warning",
             )  # fmt: skip
 
 
