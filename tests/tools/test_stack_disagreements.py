@@ -465,6 +465,64 @@ def test_ranks_that_alone_are_meant_to_make_a_call_deviate() -> None:
     assert (roots.ranks, roots.open) == ((4, 6, 7), "")
 
 
+TIED = """\
+def train(job):
+    for batch in job.batches:
+        flush(job)
+        average(job)
+def flush(job):
+    for name in job.touched:
+        {loop}
+def summed(gradient, group):
+    dist.all_reduce(gradient, group=group)
+def average(job):
+    dist.all_gather(job.parts, job.own)
+"""
+
+
+def tied(loop: str, *path: str) -> Program:
+    """Ranks 0, 1, 3, 4 of six in a call of `flush` that passes a group, the others in the call behind it."""
+    program = Program(TIED.format(loop=loop.replace("\n", "\n        ")))
+    for rank in range(6):
+        if rank in (2, 5):
+            program.rank(rank, "all_gather", "average(job)", "dist.all_gather")
+        else:
+            program.rank(rank, "all_reduce", "flush(job)", *path)
+    return program
+
+
+@pytest.mark.parametrize(
+    ("loop", "path"),
+    [
+        ("group = job.groups[name]\ndist.all_reduce(job.gradients, group=group)", ["job.gradients, group"]),
+        ("dist.all_reduce(job.gradients, group=job.groups[name])", ["job.gradients, group"]),
+        ("summed(job.gradients, job.groups[name])", ["summed(job", "dist.all_reduce(gradient"]),
+    ],
+)
+def test_ranks_in_a_call_of_several_groups_may_wait_for_each_other(loop: str, path: list[str]) -> None:
+    """Two of them may have taken two groups in another order; the few behind the call wait for all of them."""
+    program = tied(loop, *path)
+    assert program.diagnosis().verdict is Verdict.UNDECIDED
+    with Store() as store:
+        store.insert(PROBE.parse(program.raw))
+        waits = waits_of(store, PROBE.analyse(store), {})
+    assert not waits.suspects and not waits.roots.ranks
+    assert "nothing shows in which of their groups ranks 0-1, 3-4 wait" in waits.roots.open
+
+
+@pytest.mark.parametrize(
+    ("loop", "path"),
+    [
+        ("dist.all_reduce(job.gradients, group=job.group)", ["job.gradients, group"]),
+        ("summed(job.parts[name], job.group)", ["summed(job", "dist.all_reduce(gradient"]),
+    ],
+)
+def test_ranks_that_lack_in_a_call_of_one_group_have_left_it_out(loop: str, path: list[str]) -> None:
+    with Store() as store:
+        store.insert(PROBE.parse(tied(loop, *path).raw))
+        assert waits_of(store, PROBE.analyse(store), {}).roots.ranks == (2, 5)
+
+
 @pytest.mark.parametrize(
     ("ranks", "world", "missing"),
     [

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeGuard
 
 from ddx_tools.analysis.program.round_conditions import asks_for_a_value, is_of_the_round
 from ddx_tools.knowledge.program_names import called_name, named
@@ -127,9 +128,33 @@ class PythonSource:
 
     def names_group(self, line: int) -> bool:
         """Whether a call at a line passes a process group, other than None and the one of all ranks."""
+        return any(not _is_all_ranks(group) for call in self._calls(line) for group in _group_arguments(call))
+
+    def passes_several_groups(self, line: int, caller: tuple[PythonSource, int] | None = None) -> bool:
+        """Whether a call at a line passes a process group that a loop around it chooses anew in each round.
+
+        `caller`: the source and line from which the function is called, if the group is one of its parameters.
+        """
+        passed = [group for call in self._calls(line) for group in _group_arguments(call)]
+        names = {name for group in passed for name in _names(group)}
+        if names & self._set_in_loops(line):
+            return True
+        function = self.function(line)
+        if caller is None or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return False
+        source, at = caller
+        calls = [call for call in source._calls(at) if called_name(call) == function.name]
+        given = [each for call in calls for name in names for each in _given(call, function.args, name)]
+        return bool({name for each in given for name in _names(each)} & source._set_in_loops(at))
+
+    def _set_in_loops(self, line: int) -> set[str]:
+        """The names that the loops around a line, within its innermost function, set anew."""
+        loops = [node for node, field, _ in self._path(line) if isinstance(node, _LOOPS) and field == "body"]
+        return {each.id for loop in loops for each in ast.walk(loop) if _is_set(each)}
+
+    def _calls(self, line: int) -> list[ast.Call]:
         scope = self.function(line) or self._tree
-        calls = (node for node in ast.walk(scope) if isinstance(node, ast.Call) and _holds(node, line)) if scope else ()
-        return any(not _is_all_ranks(group) for call in calls for group in _group_arguments(call))
+        return [node for node in ast.walk(scope) if isinstance(node, ast.Call) and _holds(node, line)] if scope else []
 
     def beside(self, line: int) -> list[list[ast.AST]]:
         """The functions of a line's class, then of its module, where the handle that it waits on may be created."""
@@ -282,6 +307,21 @@ def _group_arguments(call: ast.Call) -> list[ast.expr]:
     place = _GROUP_PLACES.get(called_name(call) or "", len(call.args))
     before = call.args[: place + 1]
     return by_name + (before[place:] if not any(isinstance(each, ast.Starred) for each in before) else [])
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+
+
+def _given(call: ast.Call, parameters: ast.arguments, name: str) -> list[ast.expr]:
+    """What a call passes for a parameter; empty if it passes nothing, or there is no such parameter."""
+    names = [each.arg for each in parameters.args if each.arg not in ("self", "cls")]
+    place = names.index(name) if name in names else len(call.args)
+    return [each.value for each in call.keywords if each.arg == name] + call.args[place : place + 1]
+
+
+def _is_set(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _is_all_ranks(value: ast.expr) -> bool:

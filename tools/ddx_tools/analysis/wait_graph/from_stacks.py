@@ -268,7 +268,7 @@ def _add_meeting(
 
 
 def _note_open_groups(graph: WaitGraph, views: Mapping[int, RankView], texts: ProgramTexts) -> None:
-    """Mark the operations whose members the program leaves open, compared with the one that most ranks are in."""
+    """Mark the operations whose members the program leaves open: each alone, or next to the one most ranks are in."""
     there = {
         node: [views[each.rank] for each in sorted(waiters) if each.rank in views and each == program_of(each.rank)]
         for node, waiters in graph.in_operation().items()
@@ -278,6 +278,8 @@ def _note_open_groups(graph: WaitGraph, views: Mapping[int, RankView], texts: Pr
     for node, inside in there.items():
         if inside and inside is not usual and texts.leaves_members_open(inside[0], usual[0]):
             graph.operations[node] = replace(graph.operations[node], open_members=True)
+        if inside and texts.passes_several_groups(inside[0]):
+            graph.operations[node] = replace(graph.operations[node], several_groups=True)
 
 
 def _add_own(graph: WaitGraph, thread: Thread, kind: EdgeKind, peers: Peers) -> None:

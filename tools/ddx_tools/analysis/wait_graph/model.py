@@ -196,6 +196,8 @@ class Operation:
     """Members may disagree on its root, which no evidence shows."""
     open_members: bool = False
     """Its call passes a process group, so that ranks in other operations need not be members."""
+    several_groups: bool = False
+    """Its call passes another process group in each round of a loop: ranks in it may wait in different groups."""
 
 
 @dataclass

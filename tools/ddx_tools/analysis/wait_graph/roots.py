@@ -230,6 +230,9 @@ def _take_circle(found: _Search, sink: set[Node]) -> None:
             # They need not have called anything else: a member of their group, among the others, has left them.
             found.open.append(f"nothing shows whom {rank_list(odd)} wait for in their group")
             odd = missing_from_group(odd, found.graph.ranks)
+        elif many := _in_several_groups(found.graph, sink, odd):
+            found.open.append(f"nothing shows in which of their groups {rank_list(many)} wait")
+            odd = set()
     operations = [found.graph.operations[node] for node in sink & found.graph.operations.keys()]
     transfers = all(operation.kind is EdgeKind.TRANSFER for operation in operations)
     if not odd and transfers and 2 * len(circle) <= len(found.graph.ranks):
@@ -294,6 +297,17 @@ def _are_in_a_group(graph: WaitGraph, ranks: Set[int]) -> bool:
         graph.operations[node].open_members and ranks_of(waiters) == ranks
         for node, waiters in graph.in_operation().items()
     )
+
+
+def _in_several_groups(graph: WaitGraph, sink: Set[Node], odd: Set[int]) -> set[int]:
+    """The ranks of a circle in a call that passes several groups in turn, if the odd ones are not in it.
+
+    They may wait for each other in different groups, none of which the odd ranks need to be members of.
+    """
+    inside = graph.in_operation()
+    several = [node for node in sink & graph.operations.keys() if graph.operations[node].several_groups]
+    there = set().union(*(ranks_of(inside.get(node, ())) for node in several))
+    return there if odd and not odd & there else set()
 
 
 def _first_of(graph: WaitGraph, ranks: set[int]) -> set[int]:

@@ -150,9 +150,11 @@ def _mismatch(aspect: Aspect, parties: list[list[RankView]], texts: ProgramTexts
 
 
 def _minority_of(sides: list[list[RankView]], texts: ProgramTexts) -> tuple[list[RankView], list[RankView], bool]:
-    """(deviating ranks, largest set, tie), as `minority_of`, unless the few may wait for one of the many."""
+    """(deviating ranks, largest set, tie), as `minority_of`, unless one of the many may hold up the others."""
     odd, usual, tie = minority_of(sides)
-    return ([], usual, True) if _may_be_left_by_a_peer(odd, usual, texts) else (odd, usual, tie)
+    # Of several groups, the many may have chosen different ones; the few need not be members.
+    is_open = _may_be_left_by_a_peer(odd, usual, texts) or texts.passes_several_groups(usual[0])
+    return ([], usual, True) if is_open else (odd, usual, tie)
 
 
 def _may_be_left_by_a_peer(odd: Sequence[RankView], usual: Sequence[RankView], texts: ProgramTexts) -> bool:

@@ -95,6 +95,15 @@ class ProgramTexts:
         text = self.of(rank.user_stack[-1][0]) if rank.user_stack else None
         return text is not None and text.names_group(rank.user_stack[-1][1]) and not self.parting(rank, peer).alone_by
 
+    def passes_several_groups(self, rank: RankView) -> bool:
+        """Whether a rank's call passes another process group in each round of a loop, so that its members vary."""
+        if not rank.user_stack:
+            return False
+        at, *above = rank.user_stack[::-1]
+        text, caller = self.of(at[0]), self.of(above[0][0]) if above else None
+        called_from = (caller, above[0][1]) if caller is not None else None
+        return text is not None and text.passes_several_groups(at[1], called_from)
+
     def has_passed(self, ours: Sequence[UserFrame], theirs: Sequence[UserFrame]) -> bool:
         """Whether a rank at stack `ours` has already passed the call at stack `theirs` in this round of the program."""
         follows = self._follows(ours, theirs)
