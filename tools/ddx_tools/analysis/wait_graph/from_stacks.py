@@ -85,11 +85,13 @@ def add_stacks(graph: WaitGraph, store: Store) -> None:
 
 
 def add_held_locks(graph: WaitGraph, findings: Sequence[Finding]) -> None:
-    """For ranks whose main thread waits for the GIL, add which thread holds it."""
+    """For ranks whose main thread waits for the GIL, or is blocked with it, add which thread holds it."""
     for finding in findings:
         if finding.code == "rank.gil_held" and len(finding.ranks) == 1 and finding.ranks[0] in graph.doing:
             place = f" at {finding.locations[0].short()}" if finding.locations else ""
             says = f"waits for the GIL, which its thread {finding.attributes.get('thread')} holds{place}"
+            if finding.attributes.get("by_main"):
+                says = f"is blocked{place} and keeps the GIL"
             held = replace(
                 graph.doing[finding.ranks[0]], says=says, locations=tuple(finding.locations[:1]), moves=False
             )

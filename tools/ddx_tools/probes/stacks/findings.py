@@ -346,8 +346,8 @@ _WAKES_OF_A_REQUEST = 100
 
 
 def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
-    """Yield a finding for each rank where a side thread held the GIL in every sample, in one call, and the main thread
-    did not move."""
+    """Yield a finding for each rank where one thread held the GIL in every sample, in one call, and the main thread
+    did not move: it needs the GIL, or is itself blocked in native code that keeps it."""
     for view in outside:
         threads = _by_thread(store, view)
         mains = [rows for rows in threads if rows[0]["is_main"]]
@@ -355,6 +355,8 @@ def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Fin
         holders = [rows for rows in others if all(row["owns_gil"] for row in rows) and _stands(rows)]
         if len(mains) == 1 and len(holders) == 1 and _wants_the_lock(mains[0]):
             yield _holds_lock(view, holders[0][-1], len(holders[0]))
+        elif len(mains) == 1 and _sleeps_with_the_lock(mains[0]):
+            yield _holds_lock(view, mains[0][-1], len(mains[0]))
 
 
 def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
@@ -382,6 +384,11 @@ def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
     return last["activity"] == "idle" or (last["activity"] in ("running", "sleep") and bool(last["wchan"]))
 
 
+def _sleeps_with_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
+    """Whether a thread was blocked in every sample, in one call that had not released the GIL."""
+    return _stands(rows) and all(row["owns_gil"] and row["state"] in ("S", None) and not row["running"] for row in rows)
+
+
 def _stands(rows: Sequence[dict[str, Any]]) -> bool:
     return len({row["frames_key"] for row in rows}) == 1
 
@@ -389,16 +396,19 @@ def _stands(rows: Sequence[dict[str, Any]]) -> bool:
 def _holds_lock(view: RankView, holder: dict[str, Any], looks: int) -> Finding:
     place = place_of_row(holder)
     name = holder["thread"] or holder["tid"]
+    others = f"the main thread made no progress{at(view)}"
+    if holder["is_main"]:
+        others = "is blocked there, so no other thread of it can run Python code"
     return make_finding(
         "rank.gil_held",
         Severity.FAILURE,
         [view],
-        f"thread {name} of {who([view])} held the GIL at {place.short()} in {looks} samples, "
-        f"and the main thread made no progress{at(view)}",
+        f"thread {name} of {who([view])} held the GIL at {place.short()} in {looks} samples, and {others}",
         evidence=[evidence_of_row(holder)],
         places=[place],
         thread=str(name),
         computes=bool(holder["running"]),
+        by_main=bool(holder["is_main"]),
         looks=looks,
         main_place=view.place.short() if view.place else None,
     )
