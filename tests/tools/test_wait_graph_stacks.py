@@ -10,7 +10,7 @@ from rank_threads import BASE, C10D, FUTURES, QUEUE, SOCKET, THREADING, Ranks
 from ddx_tools.analysis.wait_graph.model import EdgeKind, Sure
 from ddx_tools.investigation.lookup import look
 from ddx_tools.investigation.run import investigate
-from ddx_tools.model.diagnosis import SuspectEvent, Verdict
+from ddx_tools.model.diagnosis import Certainty, SuspectEvent, Verdict
 from ddx_tools.model.errors import UsageError
 
 pytestmark = pytest.mark.slow
@@ -55,6 +55,29 @@ def test_where_the_threads_of_all_ranks_are_in_the_barrier_nobody_is_to_blame(wa
 def test_a_barrier_that_threads_got_out_of_between_two_looks_is_no_wait() -> None:
     waits = _saver("join", skips=True).wake("saver").waits()
     assert 2 not in waits.roots.ranks and waits.suspects == ()
+
+
+def _uploader(apart_s: float) -> Ranks:
+    """Rank 1 joins its thread, which sends to a socket; its peers reduce."""
+    ranks = Ranks()
+    ranks.apart_s = apart_s
+    for rank in range(4):
+        ranks.thread(rank, 10, *WAYS["join"][0]) if rank == 1 else ranks.thread(rank, 20, BACKWARD)
+    return ranks.thread(1, 30, name="upload").sleep_in("wait_woken", 1)
+
+
+def test_a_rank_whose_thread_gets_on_with_a_transfer_is_at_work() -> None:
+    """The kernel wakes the sending thread whenever there is room; it does not wake one that is stuck."""
+    sending = _uploader(20.0).wake("upload").waits()
+    assert [(one.ranks, one.certainty) for one in sending.suspects] == [([1], Certainty.LIKELY)]
+    stuck = _uploader(20.0).waits()
+    assert [(one.ranks, one.certainty) for one in stuck.suspects] == [([1], Certainty.SEEN)]
+
+
+def test_a_rank_at_work_whose_peers_have_waited_for_seconds_is_no_suspect_yet() -> None:
+    brief = _uploader(5.0).wake("upload").waits()
+    assert (brief.roots.ranks, brief.suspects, brief.brief_s) == ((1,), (), 5.0)
+    assert [one.ranks for one in _uploader(5.0).waits().suspects] == [[1]]
 
 
 def test_of_several_threads_the_one_that_waits_for_peers_is_awaited_and_helpers_are_not() -> None:

@@ -86,18 +86,24 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
     if suspects:
         told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
         return f"{told}; cause undecided{possible}"
+    if waits.brief_s is not None and not said.suspects:
+        roots, victims = set(waits.roots.ranks), set(waits.roots.victims)
+        at_work, whom = ("is", "it") if len(roots) == 1 else ("are", "them")
+        wait = f"{rank_list(victims)} {'have' if len(victims) > 1 else 'has'} waited for {whom} for only"
+        again = "run ddx why again in a minute"
+        return f"{capital(rank_list(roots))} {at_work} at work, and {wait} {waits.brief_s:.0f} s: {again}"
     open_ = waits.roots.open
     if said.suspects or waits.moving or not open_ or not _NOTHING.fullmatch(said.headline):
         return ""
-    victims = set(waits.roots.victims)
-    if not victims:
+    waiting = set(waits.roots.victims)
+    if not waiting:
         return ""
-    who = rank_list(victims)
+    who = rank_list(waiting)
     if open_.startswith(who):
         return capital(open_) + possible
     words = {each.words for each in waits.graph.operations.values()}
     where = f" in {words.pop()}" if len(words) == 1 else f" in {len(words)} operations"
-    return f"{capital(who)} {'wait' if len(victims) > 1 else 'waits'}{where}; {open_}{possible}"
+    return f"{capital(who)} {'wait' if len(waiting) > 1 else 'waits'}{where}; {open_}{possible}"
 
 
 def _who(suspect: Suspect, waits: Waits) -> str:

@@ -46,8 +46,6 @@ _CODE = "rank.waited_for"
 _RECORDS = "flight_records"
 _MOST_SEATS, _MOST_CLAIMS, _MOST_PLACES, _MOST_OTHERS, _MOST_QUOTED, _MOST_KINDS = 32, 4, 6, 3, 2, 4
 _MOST_DOINGS = 3
-_LOADED_WITHIN_S = 10.0
-"""Data that a rank's peers have waited for this long is late, whatever the loader does."""
 _NOT_SEEN = frozenset({NodeState.UNKNOWN, NodeState.UNSEEN, NodeState.UNREAD})
 """States without evidence, which do not count against a rank if its peers' trouble has another explanation."""
 _UNLESS_BUSY = "it is working and makes progress: sample it again after a minute"
@@ -69,6 +67,8 @@ class Waits:
     """The job made steps during the capture."""
     agrees: bool = False
     """Whether findings name the same suspects."""
+    brief_s: float | None = None
+    """How long ranks have waited for the roots, if that is only a few seconds and the roots are at work; else None."""
 
 
 def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat]) -> Waits:
@@ -78,9 +78,11 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
     moving = any(finding.code == "job.progressing" for finding in findings)
     loading = _loading(findings)
-    soon = set(roots.ranks) <= loading and _longest_wait_s(graph, roots.ranks) < _LOADED_WITHIN_S
-    if not roots.clear or moving or soon:
+    if not roots.clear or moving:
         return Waits(graph, roots, (), chain, moving)
+    briefly_s = _awaited_briefly(findings)
+    if briefly_s.keys() >= set(roots.ranks):
+        return Waits(graph, roots, (), chain, brief_s=max(briefly_s[rank] for rank in roots.ranks))
     before = find_suspects(findings, seats)
     if _is_seen_otherwise(roots, before):
         return Waits(graph, roots, (), chain)
@@ -104,6 +106,16 @@ def _loading(findings: Sequence[Finding]) -> set[int]:
         if finding.code == "rank.outside_collective"
         and finding.attributes.get("activity") == "data_wait"
         and finding.attributes.get("awaited_work")
+        for rank in finding.ranks
+    }
+
+
+def _awaited_briefly(findings: Sequence[Finding]) -> dict[int, float]:
+    """For ranks at work that their peers have waited for only a few seconds, as happens in every job: how long."""
+    return {
+        rank: wait_s
+        for finding in findings
+        if (wait_s := finding.attributes.get("awaited_briefly_s")) is not None
         for rank in finding.ranks
     }
 
@@ -164,6 +176,12 @@ def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
     )
     states = {root.state for root in roots.roots}
     return [said.model_copy(update={"summary": first.says}), *kept] if _told_by_stacks(graph, states) else kept
+
+
+def blaming_findings(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
+    """The findings that may make ranks suspects: nothing yet blames ranks that are awaited briefly."""
+    spared = set(waits.roots.ranks) if waits.brief_s is not None else set()
+    return [finding for finding in findings if not finding.ranks or not set(finding.ranks) <= spared]
 
 
 def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:

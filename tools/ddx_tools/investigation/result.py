@@ -116,12 +116,13 @@ class Investigation:
         if self.waits is None:
             return with_suspects(diagnose(self.findings, by, self.missing), self.findings, self.seats)
         from ddx_tools.diagnosis.headline import with_detail, with_headline
-        from ddx_tools.diagnosis.waits import agreeing, with_waits
+        from ddx_tools.diagnosis.waits import agreeing, blaming_findings, with_waits
 
         findings = agreeing(self.findings, self.waits)
         roots = [one.model_copy(deep=True) for one in self.waits.suspects]
         said = diagnose(findings, by, self.missing)
+        blaming = blaming_findings(findings, self.waits)
         said = with_suspects(
-            said, findings, self.seats, roots, len(self.waits.graph.ranks), set(self.waits.roots.circle)
+            said, blaming, self.seats, roots, len(self.waits.graph.ranks), set(self.waits.roots.circle)
         )
         return with_detail(with_headline(with_waits(said, self.waits), self.waits, self.seats), findings)

@@ -19,6 +19,7 @@ _IDLE_HELPERS = re.compile(
 )
 """Modules whose threads wait for work most of the time: no thread waits for them while they have none."""
 _LONGEST_CODE = 80
+_TRANSFERS = ("idle", "socket_wait")
 _IDLE = ("lock_wait", "idle", "sleep", "socket_wait", "pipe_read", "worker_idle")
 
 
@@ -52,8 +53,12 @@ class Thread:
 
     @property
     def works(self) -> bool:
-        """Whether it made progress between two samples, other than by polling for what it waits for."""
-        return self.row["moved"] is True and self.activity not in _IDLE
+        """Whether it made progress between two samples, other than by polling for what it waits for.
+
+        A side thread that is woken in a transfer gets on with it.
+        """
+        is_idle = self.activity in _IDLE and (self.row["is_main"] or self.activity not in _TRANSFERS)
+        return self.row["moved"] is True and not is_idle
 
     @property
     def moved(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from ddx_tools.analysis.collectives.records.usual_waits import BRIEF_S
 from ddx_tools.analysis.collectives.stacks.disagreements import disagreements
 from ddx_tools.analysis.collectives.stacks.divergence import ProgramTexts, described
 from ddx_tools.analysis.collectives.stacks.main_threads import (
@@ -231,6 +232,7 @@ def _outside(
     too_long: Collection[int | None],
 ) -> Iterator[Finding]:
     """`too_long`: ranks whose work, by its own count, takes longer than their peers wait."""
+    longest_s = max((view.wait_s for view in waiting), default=0.0)
     for members in grouped(outside, lambda view: (view.activity, view.user_stack, view.contexts)):
         odd = members[0]
         nearest = _nearest(odd, waiting)
@@ -261,6 +263,7 @@ def _outside(
             still_s=0.0 if moving else min(view.wait_s for view in members),
             busy_threads=busy,
             awaited_work=bool(awaited and nearest.wait_s < _LONG_S and odd.rank not in too_long) or None,
+            awaited_briefly_s=longest_s if awaited and not odd.brought and longest_s < BRIEF_S else None,
             **described(odd, parting),
         )
 

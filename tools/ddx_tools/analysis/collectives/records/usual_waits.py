@@ -5,6 +5,9 @@ from __future__ import annotations
 SETTLED_S = 2.0
 """Shorter waits, or dumps closer in time, mean nothing: ranks of a healthy job differ by this much."""
 
+BRIEF_S = 10.0
+"""Ranks that are at work keep their peers waiting this long now and then: a long sample, a late batch, a write."""
+
 STANDING_S = 30.0
 """No wait in a moving job takes this long; used where no finished operation shows how long operations take."""
 
