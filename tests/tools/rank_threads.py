@@ -73,6 +73,12 @@ class Ranks:
         self.wakes[name] = 20
         return self
 
+    def keep_the_lock(self, *ranks: int) -> Ranks:
+        """Let the main threads of ranks hold the GIL in both looks."""
+        for rank in ranks:
+            self.threads[rank][0]["owns_gil"] = True
+        return self
+
     def sleep_in(self, kernel_function: str, *ranks: int) -> Ranks:
         """Let the threads of ranks sleep in a function of the kernel."""
         self.wchan |= dict.fromkeys(ranks, kernel_function)

@@ -207,31 +207,6 @@ def test_a_kept_lock_shows_without_the_peers_too(tmp_path: Path) -> None:
     assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "gil-held", [1])
 
 
-BLOCKED = """\
-Process 900: python fit.py
-Thread 900 ({main}): "MainThread"
-    wait (doorbell.py:{at})
-    update (fit.py:50)
-Thread 907 (idle): "tagger"
-    tag (tags.py:12)
-"""
-
-
-def test_a_main_thread_that_is_blocked_with_the_lock_keeps_all_others_from_running(tmp_path: Path) -> None:
-    found = investigated(tmp_path, **_looks([BLOCKED.format(main="idle+gil", at=19)] * 2))
-    assert the(found, "rank.gil_held").attributes["by_main"]
-    said = found.diagnose()
-    assert (said.causes[0].id, said.culprits.ranks) == ("gil-held", [1])
-    assert "Rank 1 is blocked at doorbell.py:19 wait and keeps the GIL" in said.headline
-
-
-@pytest.mark.parametrize("then", [("active+gil", 19), ("idle+gil", 20), ("idle", 19)], ids=["runs", "gets on", "free"])
-def test_a_main_thread_that_runs_or_gave_the_lock_back_keeps_nobody(tmp_path: Path, then: tuple[str, int]) -> None:
-    looks = [BLOCKED.format(main=main, at=at) for main, at in (("idle+gil", 19), then)]
-    found = investigated(tmp_path, **_looks(looks))
-    assert not [finding for finding in found.findings if finding.code == "rank.gil_held"]
-
-
 @pytest.mark.parametrize(
     "then",
     [{"line": 13}, {"at": 51}, {"gil": ""}, {"main": "active"}, None],

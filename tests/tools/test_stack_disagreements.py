@@ -514,6 +514,7 @@ def test_ranks_in_a_call_of_several_groups_may_wait_for_each_other(loop: str, pa
     ("loop", "path"),
     [
         ("dist.all_reduce(job.gradients, group=job.group)", ["job.gradients, group"]),
+        ("group = job.group\ndist.all_reduce(job.gradients, group=group)", ["job.gradients, group"]),
         ("summed(job.parts[name], job.group)", ["summed(job", "dist.all_reduce(gradient"]),
     ],
 )

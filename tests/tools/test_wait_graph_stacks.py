@@ -80,6 +80,29 @@ def test_a_rank_at_work_whose_peers_have_waited_for_seconds_is_no_suspect_yet() 
     assert [one.ranks for one in _uploader(5.0).waits().suspects] == [[1]]
 
 
+def _in_native_code(*ranks: int) -> Ranks:
+    """Ranks in their own lines of a native library, and peers in a reduction."""
+    found = Ranks()
+    for rank in range(4):
+        found.thread(rank, 10) if rank in ranks else found.thread(rank, 20, BACKWARD)
+    return found.sleep_in("eventfd_read", *ranks)
+
+
+def test_a_main_thread_that_is_blocked_with_the_gil_keeps_all_others_from_running() -> None:
+    (kept,) = _in_native_code(1).keep_the_lock(1).waits().suspects
+    assert (kept.ranks, kept.says.partition(";")[0]) == ([1], "Rank 1 is blocked at job.py:10 run and keeps the GIL")
+
+
+def test_a_main_thread_keeps_nobody_if_it_gave_the_gil_back_or_is_woken_or_others_do_the_same() -> None:
+    """A slow call wakes up; ranks in a native exchange wait for each other."""
+    for ranks in (
+        _in_native_code(1),
+        _in_native_code(1).keep_the_lock(1).wake("MainThread"),
+        _in_native_code(1, 2).keep_the_lock(1, 2),
+    ):
+        assert not any("GIL" in one.says for one in ranks.waits().suspects)
+
+
 def test_of_several_threads_the_one_that_waits_for_peers_is_awaited_and_helpers_are_not() -> None:
     ranks = Ranks()
     for rank in range(4):

@@ -31,8 +31,6 @@ from ddx_tools.model.wording import capital
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
 _SAFE_FROM = 0.6  # a node with less is not an answer
 _LISTED_FROM = 0.02
-_ENDS = ("job.ended", "rank.raised", "rank.killed")
-"""Findings of an end; the symptom of a crash needs one that is no consequence of another."""
 
 
 def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
@@ -54,7 +52,7 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     victims = _victims(present, playbooks, culprits)
     narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
     trouble = playbooks.symptoms[next(iter(present))].title if present else None
-    if trouble is None and any(finding.code in _ENDS for finding in findings):
+    if trouble is None and any(finding.code == "job.ended" for finding in findings):
         trouble = playbooks.symptoms["crash"].title
     elif trouble is None and any(map(is_trouble, findings)):
         trouble = ""

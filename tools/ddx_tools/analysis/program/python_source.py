@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeGuard
 
 from ddx_tools.analysis.program.round_conditions import asks_for_a_value, is_of_the_round
 from ddx_tools.knowledge.program_names import called_name, named
@@ -24,7 +23,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _NAME = re.compile(r"(?<![\w.'\"])[^\W\d]\w*")
 _LEAVING = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 _ALTERNATIVES = ("cases", "handlers")  # at most one of these blocks runs; their order means nothing
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FOR_LOOPS = (ast.For, ast.AsyncFor)
+_LOOPS = (*_FOR_LOOPS, ast.While)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 Step = tuple[ast.AST, str, int]
@@ -148,9 +148,14 @@ class PythonSource:
         return bool({name for each in given for name in _names(each)} & source._set_in_loops(at))
 
     def _set_in_loops(self, line: int) -> set[str]:
-        """The names that the loops around a line, within its innermost function, set anew."""
-        loops = [node for node, field, _ in self._path(line) if isinstance(node, _LOOPS) and field == "body"]
-        return {each.id for loop in loops for each in ast.walk(loop) if _is_set(each)}
+        """The names that depend on the items of the `for` loops around a line, within its innermost function."""
+        loops = [node for node, field, _ in self._path(line) if isinstance(node, _FOR_LOOPS) and field == "body"]
+        found = {name for loop in loops for name in _names(loop.target)}
+        for loop in loops:
+            for each in ast.walk(loop):
+                if isinstance(each, ast.Assign) and _names(each.value) & found:
+                    found |= {name for target in each.targets for name in _names(target)}
+        return found
 
     def _calls(self, line: int) -> list[ast.Call]:
         scope = self.function(line) or self._tree
@@ -318,10 +323,6 @@ def _given(call: ast.Call, parameters: ast.arguments, name: str) -> list[ast.exp
     names = [each.arg for each in parameters.args if each.arg not in ("self", "cls")]
     place = names.index(name) if name in names else len(call.args)
     return [each.value for each in call.keywords if each.arg == name] + call.args[place : place + 1]
-
-
-def _is_set(node: ast.AST) -> TypeGuard[ast.Name]:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def _is_all_ranks(value: ast.expr) -> bool:

@@ -42,7 +42,7 @@ def _odd_of(lines: list[tuple[KeptText, KeptLine]]) -> dict[tuple[str, int], str
         if len(column) < 2 or len(column) > max(2, len(rows) // 2):
             continue  # all equal, or different on every line, such as a time or a rank
         common, times = column.most_common(1)[0]
-        if len(column) > 2 and times * 2 <= len(rows):
+        if len(column) > 2 and times * 2 < len(rows):
             continue  # no value is common, as with process ids that occur in two samples
         for text, line, row in rows:
             if row[at] != common or (len(column) == 2 and times * 2 <= len(rows) + 1):

@@ -55,7 +55,7 @@ class Thread:
     def works(self) -> bool:
         """Whether it made progress between two samples, other than by polling for what it waits for.
 
-        A side thread that is woken in a transfer gets on with it.
+        A side thread that is woken in a transfer makes progress.
         """
         is_idle = self.activity in _IDLE and (self.row["is_main"] or self.activity not in _TRANSFERS)
         return self.row["moved"] is True and not is_idle

@@ -63,6 +63,8 @@ class Failure:
     raw: str
     is_first_observed: bool
     """Whether it is the agent's "root cause", which only means the smallest time stamp."""
+    number: int | None = None
+    """Its place in the summary; 0 is the one that the agent saw first. None if it was cut off."""
     rank: int | None = None
     local_rank: int | None = None
     pid: int | None = None
@@ -136,9 +138,9 @@ class FailureBlockReader:
     def _take(self, block: FailureBlock, line: LogLine, text: str) -> bool:
         if text in _SECTIONS:
             self._first_observed = _SECTIONS[text]
-        elif _ENTRY.match(text):
+        elif entry := _ENTRY.match(text):
             if len(block.failures) < _ENTRY_LIMIT:
-                block.failures.append(Failure(line.number, line.raw, self._first_observed))
+                block.failures.append(Failure(line.number, line.raw, self._first_observed, int(entry[1])))
         elif block.failures and (named := _FIELD.match(line.text)):
             _set(block.failures[-1], line, named[1], named[2].strip())
         elif text.startswith("  ") and block.failures:

@@ -8,6 +8,7 @@ from typing import Any
 from ddx_tools.analysis.log_events.attribution import distinct_places
 from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.model.diagnosis import Finding, Location, Severity
+from ddx_tools.model.grouping import gathered
 from ddx_tools.model.signals import signal_name
 from ddx_tools.probes.job_log.end_reports import EndReports
 
@@ -109,11 +110,12 @@ def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndR
         return None
     by_node: dict[str, set[int]] = defaultdict(set)
     offset: dict[str, int] = {}
-    whole = {event.details.get("node", "") for event in listed if event.details.get("first_observed")}
+    numbers = gathered((event.details.get("node", ""), event.details.get("number")) for event in listed)
+    whole = {node for node, of_node in numbers.items() if set(of_node) == {*range(len(of_node))}}
     for event in listed:
         node, local = event.details.get("node", ""), event.details.get("local_rank", 0)
         if node not in whole:
-            continue  # an excerpt without the failure that was seen first
+            continue  # an excerpt: some failures of this node were cut off
         by_node[node].add(local)
         offset[node] = event.ranks[0] - local
     gaps = {

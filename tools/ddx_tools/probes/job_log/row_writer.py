@@ -120,6 +120,7 @@ class RowWriter:
                     "node": failure.host,
                     "error_file": failure.error_file,
                     "first_observed": failure.is_first_observed,
+                    "number": failure.number,
                     "title": block.title,
                 },
             )

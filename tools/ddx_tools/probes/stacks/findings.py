@@ -351,6 +351,7 @@ _WAKES_OF_A_REQUEST = 100
 def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Finding]:
     """Yield a finding for each rank where one thread held the GIL in every sample, in one call, and the main thread
     did not move: it needs the GIL, or is itself blocked in native code that keeps it."""
+    blocked = []
     for view in outside:
         threads = _by_thread(store, view)
         mains = [rows for rows in threads if rows[0]["is_main"]]
@@ -359,7 +360,10 @@ def held_global_locks(store: Store, outside: Sequence[RankView]) -> Iterator[Fin
         if len(mains) == 1 and len(holders) == 1 and _wants_the_lock(mains[0]):
             yield _holds_lock(view, holders[0][-1], len(holders[0]))
         elif len(mains) == 1 and _sleeps_with_the_lock(mains[0]):
-            yield _holds_lock(view, mains[0][-1], len(mains[0]))
+            blocked.append((view, mains[0]))
+    if len(blocked) == 1:  # several may wait for each other in a native exchange
+        ((view, rows),) = blocked
+        yield _holds_lock(view, rows[-1], len(rows))
 
 
 def _by_thread(store: Store, view: RankView) -> list[list[dict[str, Any]]]:
@@ -388,8 +392,9 @@ def _wants_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
 
 
 def _sleeps_with_the_lock(rows: Sequence[dict[str, Any]]) -> bool:
-    """Whether a thread was blocked in every sample, in one call that had not released the GIL."""
-    return _stands(rows) and all(row["owns_gil"] and row["state"] in ("S", None) and not row["running"] for row in rows)
+    """Whether a thread was blocked in every sample, in one call that had not released the GIL, and nothing woke it."""
+    asleep = all(row["owns_gil"] and row["state"] == "S" and not row["running"] for row in rows)
+    return asleep and _stands(rows) and rows[-1]["moved"] is False
 
 
 def _stands(rows: Sequence[dict[str, Any]]) -> bool:

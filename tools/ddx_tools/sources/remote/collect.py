@@ -10,17 +10,19 @@ the state of the machine. `ddx why` reads the files of any number of hosts toget
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 import re
+import signal
 import socket
 import sys
 import tarfile
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from ddx_tools.model.errors import DdxError, HostError, NotFound
 from ddx_tools.parsers.launch.launchers import Job, JobProcess
@@ -34,7 +36,11 @@ from ddx_tools.sources.remote.agent import prepare
 APART_S = 6.0
 """Time between the two samples: long enough to see whether a rank moves."""
 _AT_ONCE = 16
-_MOST_LOG_BYTES, _MOST_RECORD_BYTES = 32 << 20, 256 << 20
+_FOLDERS = 4
+"""How much of a log's path its name keeps: torchrun's logs are in <run>/<attempt>/<local rank>/."""
+_MOST_LOG_BYTES, _MOST_RECORD_BYTES = 512 << 10, 64 << 20
+"""Without RE2, the secrets of a megabyte take seconds to find."""
+_MOST_KERNEL_BYTES = 4 << 20
 _RECORD_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _OF_THE_MACHINE = {
     "nvidia-smi-q.txt": ("nvidia-smi", "-q"),
@@ -46,7 +52,7 @@ _OF_THE_MACHINE = {
     "ibstat.txt": ("ibstat",),
     "rocm-smi.txt": ("rocm-smi", "-a"),
 }
-_STAMP = re.compile(rb"\[(\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4})\]")
+_STAMP = re.compile(rb"\[ *(\d{1,9}\.\d{1,9})\] ")
 
 Collected = Iterator["tuple[str, bytes | HostError]"]
 """Names of files with their contents, or why there is none."""
@@ -77,24 +83,43 @@ def evidence_of(host: Host, job: Job) -> Collected:
     for member in job.live:
         own = member.process
         if own:
-            yield f"{_name(member)}.env.txt", "".join(f"{n}={v}\n" for n, v in sorted(own.env.items())).encode()
+            lines = (f"{name}={value}".replace("\n", " ") for name, value in sorted(own.env.items()))
+            yield f"{_name(member)}.env.txt", ("\n".join(lines) + "\n").encode()
+            yield f"{_name(member)}.status.txt", _answer(partial(host.read, f"/proc/{member.pid}/status"))
     yield from _files(host, job)
     for name, command in _OF_THE_MACHINE.items():
         yield name, _answer(partial(host.run, command))
-    began_s = min((member.process.row["create_time"] for member in job.live if member.process), default=0.0)
-    kernel = _answer(partial(host.run, ["dmesg", "-T"], max_bytes=_MOST_LOG_BYTES))
-    yield "dmesg.txt", kernel if isinstance(kernel, HostError) else since(kernel, began_s)
+    began_s = min((each.process.row.get("create_time") or 0.0 for each in job.members if each.process), default=0.0)
+    yield "kernel.log", _kernel_log(host, began_s)
 
 
-def since(kernel_log: bytes, start_s: float) -> bytes:
-    """The lines of `dmesg -T` from a time on (seconds since the epoch): what was before the job explains nothing."""
+def _kernel_log(host: Host, began_s: float) -> bytes | HostError:
+    """The kernel's messages since a time, with the host's name in each line, as journald prints them."""
+    try:
+        up_s = float(host.read("/proc/uptime").data.split()[0])
+        reply = host.run(["dmesg"], max_bytes=_MOST_KERNEL_BYTES)
+    except (HostError, ValueError, IndexError) as error:
+        return error if isinstance(error, HostError) else HostError(f"the kernel log cannot be read: {error}", "")
+    if reply.rc:
+        return HostError(reply.message.strip()[:300] or "dmesg failed", "")
+    return since(reply.data, host.now() - up_s, began_s, host.name)
+
+
+def since(kernel_log: bytes, boot_s: float, start_s: float, host: str) -> bytes:
+    """The lines of `dmesg` from a time on, dated: what was before the job explains nothing.
+
+    `boot_s` and `start_s` are in seconds since the epoch.
+    """
     kept, current = [], False
-    for line in kernel_log.splitlines(keepends=True):
-        if stamp := _STAMP.match(line):
-            with suppress(ValueError, OverflowError):
-                current = time.mktime(time.strptime(stamp[1].decode(), "%a %b %d %H:%M:%S %Y")) >= start_s - 1
+    for line in kernel_log.splitlines():
+        stamp = _STAMP.match(line)
+        if stamp:
+            at_s = boot_s + float(stamp[1])
+            current = at_s >= start_s - 1
+            date = time.strftime("%Y-%m-%dT%H:%M:%S+0000", time.gmtime(at_s))
+            line = f"{date} {host} kernel: ".encode() + line[stamp.end() :]
         if current:
-            kept.append(line)
+            kept.append(line + b"\n")
     return b"".join(kept)
 
 
@@ -113,7 +138,10 @@ def _stacks(host: Host, job: Job, sample: int) -> Collected:
     """The stacks of each rank and of the processes that it started, as py-spy prints them."""
 
     def dump(member: JobProcess) -> Reply:
-        reply = host.run([find_pyspy(), "dump", "--subprocesses", "--pid", str(member.pid)], timeout_s=30.0)
+        command = [find_pyspy(), "dump", "--subprocesses", "--pid", str(member.pid)]
+        reply = host.run(command, timeout_s=30.0)
+        if reply.rc:  # a stopped process cannot be attached to, but read
+            reply = host.run([*command, "--nonblocking"], timeout_s=30.0)
         if reply.rc:
             raise HostError(reply.message.strip().replace("\n", " ")[:300] or "py-spy failed", "")
         return reply
@@ -129,25 +157,30 @@ def _files(host: Host, job: Job) -> Collected:
         if member.process is None or member.role not in ("rank", "launcher"):
             continue
         streams = member.process.row.get("fds") or {}
-        for path in (streams.get("1", ""), streams.get("2", "")):
-            if path.startswith("/") and not path.startswith(("/dev/", "/proc/")) and not path.endswith(" (deleted)"):
-                named.setdefault(
-                    path, f"{len(named)}-{posixpath.basename(path)}" if named else posixpath.basename(path)
-                )
+        for path in (streams.get("1") or "", streams.get("2") or ""):
+            if _may_be_kept(path):
+                named.setdefault(path, "/".join(PurePosixPath(path).parts[1:][-_FOLDERS:]))
     for path, name in named.items():
         yield name, _answer(partial(host.read, path, max_bytes=_MOST_LOG_BYTES, tail=True, suffix="log"))
     for member in job.live:
         for name, path in _left_by(member):
-            found = _answer(partial(host.read, path, max_bytes=_MOST_RECORD_BYTES, suffix="bin"))
-            if not isinstance(found, NotFound) and _is_of_this_run(host, path, member):
-                yield name, found
+            if _may_be_kept(path) and _is_of_this_run(host, path, member):
+                yield name, _answer(partial(host.read, path, max_bytes=_MOST_RECORD_BYTES, suffix="bin"))
+
+
+def _may_be_kept(path: str) -> bool:
+    """Whether a path that the job names may be a log or a record, and no device or state of another process."""
+    return (
+        path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/")) and not path.endswith(" (deleted)")
+    )
 
 
 def _left_by(member: JobProcess) -> Iterator[tuple[str, str]]:
     """The files that a rank or its watchdog may have written: the name here, and the path."""
     env: Mapping[str, str] = member.process.env if member.process else {}
     if path := env.get("TORCHELASTIC_ERROR_FILE"):
-        yield f"{_name(member)}.error.json", path
+        directory = str(member.process.row.get("cwd") or "") if member.process else ""
+        yield f"{_name(member)}.error.json", posixpath.normpath(posixpath.join(directory, path))
     prefixes = [env[name] for name in _RECORD_PREFIXES if env.get(name)][:1]
     for prefix in prefixes or ["/tmp/nccl_trace_rank_", str(Path("~/.cache/torch/comm_lib_trace_rank_").expanduser())]:
         yield f"nccl_trace_rank_{member.rank}", f"{prefix}{member.rank}"
@@ -155,7 +188,10 @@ def _left_by(member: JobProcess) -> Iterator[tuple[str, str]]:
 
 def _is_of_this_run(host: Host, path: str, member: JobProcess) -> bool:
     began_s = member.process.row.get("create_time") if member.process else None
-    written_ns = [file.written_ns for file in host.walk(path).files]
+    try:
+        written_ns = [file.written_ns for file in host.walk(path).files]
+    except HostError:
+        return False  # it does not exist, or this user may not see it
     return not began_s or any(at is None or at >= began_s * 1e9 for at in written_ns)
 
 
@@ -164,7 +200,7 @@ def write_archive(path: Path, folder: str, collected: Collected, say: Callable[[
 
     If it is interrupted or the disk is full, nothing is left.
     """
-    count = 0
+    count, names = 0, set[str]()
     with ExitStack() as unfinished, tarfile.open(path, "x:gz") as archive:
         unfinished.callback(path.unlink)
         for name, data in collected:
@@ -172,6 +208,9 @@ def write_archive(path: Path, folder: str, collected: Collected, say: Callable[[
                 if not isinstance(data, NotFound):  # a program or a file that this host does not have
                     say(f"{name}: {data.message}")
             elif data:
+                while name in names:
+                    name = f"again-{name}"
+                names.add(name)
                 member = tarfile.TarInfo(f"{folder}/{name}")
                 member.size, member.mtime, member.mode = len(data), int(time.time()), 0o600
                 archive.addfile(member, io.BytesIO(data))
@@ -181,8 +220,15 @@ def write_archive(path: Path, folder: str, collected: Collected, say: Callable[[
     return count
 
 
+def _interrupt(number: int, _: object) -> None:
+    raise KeyboardInterrupt(number)
+
+
 def main() -> None:
     """Collect, as the command line says."""
+    os.umask(0o077)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
     parser = ArgumentParser(prog="ddx-collect", description="Copy a hung job's evidence on this host into one file.")
     parser.add_argument("pid", nargs="?", help="launcher or any rank; needed only if several jobs run here")
     parser.add_argument("-o", "--out", help="the file to write (.tar.gz)")
