@@ -84,7 +84,7 @@ def evidence_of(host: Host, job: Job) -> Collected:
         own = member.process
         if own:
             lines = (f"{name}={value}".replace("\n", " ") for name, value in sorted(own.env.items()))
-            yield f"{_name(member)}.env.txt", ("\n".join(lines) + "\n").encode()
+            yield f"{_name(member)}.env.txt", ("\n".join([*lines, f"HOSTNAME={host.name}"]) + "\n").encode()
             yield f"{_name(member)}.status.txt", _answer(partial(host.read, f"/proc/{member.pid}/status"))
     yield from _files(host, job)
     for name, command in _OF_THE_MACHINE.items():
