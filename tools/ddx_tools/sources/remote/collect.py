@@ -40,7 +40,7 @@ _FOLDERS = 4
 """How much of a log's path its name keeps: torchrun's logs are in <run>/<attempt>/<local rank>/."""
 _MOST_LOG_BYTES, _MOST_RECORD_BYTES = 512 << 10, 64 << 20
 """Without RE2, the secrets of a megabyte take seconds to find."""
-_MOST_KERNEL_BYTES = 4 << 20
+_MOST_KERNEL_BYTES = 1 << 20
 _RECORD_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _OF_THE_MACHINE = {
     "nvidia-smi-q.txt": ("nvidia-smi", "-q"),
@@ -89,7 +89,8 @@ def evidence_of(host: Host, job: Job) -> Collected:
     yield from _files(host, job)
     for name, command in _OF_THE_MACHINE.items():
         yield name, _answer(partial(host.run, command))
-    began_s = min((each.process.row.get("create_time") or 0.0 for each in job.members if each.process), default=0.0)
+    starts = [each.process.row.get("create_time") for each in job.members if each.process]
+    began_s = min((start for start in starts if start), default=0.0)
     yield "kernel.log", _kernel_log(host, began_s)
 
 
