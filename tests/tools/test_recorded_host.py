@@ -350,7 +350,7 @@ def test_journals_that_do_not_tell_ends_from_beginnings_answer_in_order(tmp_path
     with Bundle(directory) as bundle:
         host = RecordedHost(bundle, "node1")
         ends = [host.read(log, max_bytes=64, tail=tail).data[:7] for tail in (False, True)]
-    assert ends == [b"line 0\n", Path(log).read_bytes()[-64:-57]]
+    assert ends == [b"line 0\n", Path(log).read_bytes()[-64:].partition(b"\n")[2][:7]]
 
 
 def test_a_probe_alone_reads_kept_records_as_the_whole_investigation_did(tmp_path: Path) -> None:

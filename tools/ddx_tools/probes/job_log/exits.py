@@ -110,8 +110,9 @@ def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndR
         return None
     by_node: dict[str, set[int]] = defaultdict(set)
     offset: dict[str, int] = {}
-    numbers = gathered((event.details.get("node", ""), event.details.get("number")) for event in listed)
-    whole = {node for node, of_node in numbers.items() if set(of_node) == {*range(len(of_node))}}
+    # A summary may be in several logs.
+    told = {(event.details.get("node", ""), event.details.get("number")) for event in listed}
+    whole = {node for node, numbers in gathered(told).items() if set(numbers) == {*range(len(numbers))}}
     for event in listed:
         node, local = event.details.get("node", ""), event.details.get("local_rank", 0)
         if node not in whole:
