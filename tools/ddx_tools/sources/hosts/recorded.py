@@ -199,7 +199,9 @@ class RecordedHost(Host):
         The key of a question does not include a size: run alone, a probe would otherwise get an earlier, shorter answer
         that another probe read only to identify the file.
         """
-        if call.op != "read" or not entry.truncated or self._size_bytes(entry) >= call.options["max_bytes"]:
+        # The end of a file is recorded without the line that it begins in.
+        enough = call.options["max_bytes"] // (2 if call.options.get("tail") else 1) if call.op == "read" else 0
+        if not entry.truncated or self._size_bytes(entry) >= enough:
             return entry
         whole = (other for other in entries.values() if other.path and not other.truncated)
         return next(whole, max(entries.values(), key=self._size_bytes))
