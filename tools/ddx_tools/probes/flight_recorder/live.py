@@ -16,6 +16,7 @@ from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Missing
 from ddx_tools.model.errors import HostError
+from ddx_tools.parsers.launch.job_files import watchdog_paths
 from ddx_tools.parsers.launch.launchers import Job, JobProcess
 from ddx_tools.probes.flight_recorder.endpoints import read_server
 from ddx_tools.probes.flight_recorder.material import DUMP, record_rows
@@ -27,7 +28,6 @@ from ddx_tools.sources.raw import Raw, RawItem
 _PARALLEL = 16
 _METADATA_S = 4.0
 _FRAMES_S = 8.0
-_PREFIX_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 _MAX_FILE_BYTES = 64 << 20
 
@@ -126,7 +126,7 @@ def _read_watchdog_files(host: Host, raw: Raw, ranks: list[JobProcess]) -> None:
     """Read files that NCCL's watchdog or pipe wrote for these ranks, at the configured or default paths."""
     tried = set()
     for member in ranks:
-        for path in _watchdog_paths(member):
+        for path in watchdog_paths(member):
             tried.add(path)
             try:
                 data = host.read(path, max_bytes=_MAX_FILE_BYTES, suffix="bin")
@@ -138,19 +138,6 @@ def _read_watchdog_files(host: Host, raw: Raw, ranks: list[JobProcess]) -> None:
             raw.items.append(RawItem(DUMP, data.data, data.source or path, facts))
     if tried:
         raw.searched.append(f"dump files of NCCL's watchdog, such as {min(tried)}")
-
-
-def _watchdog_paths(member: JobProcess) -> list[str]:
-    """The possible paths of a rank's dump: prefix + rank; by default `/tmp/nccl_trace_rank_` (older torch) or below
-    `~/.cache/torch`."""
-    env = member.process.env if member.process else {}
-    named = [env[name] for name in _PREFIX_VARIABLES if env.get(name)]
-    if named:
-        return [f"{prefix}{member.rank}" for prefix in named[:1]]
-    user = str(member.process.row.get("user") or "") if member.process else ""
-    home = "/root" if user == "root" else f"/home/{user}"
-    cache = env.get("XDG_CACHE_HOME") or f"{home}/.cache"
-    return [f"/tmp/nccl_trace_rank_{member.rank}", f"{cache}/torch/comm_lib_trace_rank_{member.rank}"]
 
 
 # --- the ranks whose frames decide something, judged by metadata only, because frames are expensive

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import heapq
 import json
-import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ddx_tools.knowledge.prose import prose_lines
@@ -14,7 +13,7 @@ from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError
 from ddx_tools.model.files.log_text import LINE_BYTES, as_utf8
 from ddx_tools.model.process import Process
-from ddx_tools.parsers.launch.launchers import Job
+from ddx_tools.parsers.launch.job_files import error_file_of, may_be_file, outputs_of
 from ddx_tools.parsers.logs.log_lines import FileIdentity, file_identity
 from ddx_tools.parsers.python.error_file import ErrorFile, ExitNote, parse_error_file
 from ddx_tools.probes.declaration import ProbeArgs
@@ -105,8 +104,8 @@ def _text(data: bytes) -> bytes:
 def _paths_of_live_job(host: Host, target: Sequence[str], raw: Raw) -> list[str]:
     """The files that the job's output goes to, and its `ddx run` directory."""
     job = job_on(host, target)
-    outputs = list(dict.fromkeys(_outputs(job)))
-    files = [path for path in outputs if _may_be_file(path)]
+    outputs = list(dict.fromkeys(outputs_of(job.members)))
+    files = [path for path in outputs if may_be_file(path)]
     raw.searched.append(f"the output of {job.id}: {', '.join(outputs[:8]) or 'unknown'}")
     if outputs and not files:
         raw.problems.append(
@@ -118,22 +117,10 @@ def _paths_of_live_job(host: Host, target: Sequence[str], raw: Raw) -> list[str]
     return sorted(path for path in directories if path) + files
 
 
-def _outputs(job: Job) -> Iterable[str]:
-    for member in job.members:
-        if member.role in ("rank", "launcher") and member.process:
-            streams = member.process.row.get("fds") or {}
-            yield from (streams[fd] for fd in ("1", "2") if streams.get(fd))
-
-
 def _log_directory(process: Process) -> str | None:
     """The directory where torchrun keeps a run's files; error files are in <attempt>/<local rank>/."""
-    error_file = posixpath.join(str(process.row.get("cwd") or ""), process.env.get("TORCHELASTIC_ERROR_FILE", ""))
-    found = _ERROR_FILE.match(error_file)
+    found = _ERROR_FILE.match(error_file_of(process))
     return found[1] if found else None
-
-
-def _may_be_file(path: str) -> bool:
-    return path.startswith("/") and not path.startswith(("/dev/", "/proc/")) and not path.endswith(" (deleted)")
 
 
 # --- turning captured parts of logs into rows of `log_events`

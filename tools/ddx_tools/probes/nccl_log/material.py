@@ -7,6 +7,7 @@ import re
 
 from ddx_tools.model.errors import HostError
 from ddx_tools.model.files.names import shown
+from ddx_tools.parsers.launch.job_files import may_be_file, streams_of
 from ddx_tools.parsers.launch.launchers import Job
 from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.parsers.nccl.nccl_inspector import INSPECTOR, inspector_rows
@@ -80,8 +81,7 @@ def paths_of_job(host: Host, job: Job) -> list[str]:
         if named:
             found[posixpath.join(str(process.row.get("cwd") or "/"), debug_file(named, host.name, process.pid))] = None
             continue
-        streams = process.row.get("fds") or {}
-        found |= dict.fromkeys(streams[fd] for fd in ("1", "2") if _may_be_file(streams.get(fd)))
+        found |= dict.fromkeys(path for path in streams_of(process) if may_be_file(path))
     return list(found)
 
 
@@ -90,10 +90,6 @@ def debug_file(name: str, host: str, pid: int) -> str:
     (debug.cc)."""
     known = {"h": host.partition(".")[0], "p": str(pid), "%": "%"}
     return re.sub(r"%(.)", lambda found: known.get(found[1], found[0]), name)
-
-
-def _may_be_file(path: object) -> bool:
-    return isinstance(path, str) and path.startswith("/") and not path.startswith(("/dev/", "/proc/"))
 
 
 # --- rows

@@ -24,6 +24,7 @@ from ddx_tools.knowledge.frame_classes import KernelView, frame_rules
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError, UnreadableInput
 from ddx_tools.model.stack_frame import Frame
+from ddx_tools.parsers.launch.job_files import may_be_file
 from ddx_tools.parsers.launch.launchers import JobProcess
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.probes.stacks.debug_server import fill_gaps, read_server
@@ -115,7 +116,7 @@ def _outputs(members: Iterable[JobProcess]) -> dict[str, list[int | None]]:
     printing: dict[str, list[int | None]] = {}
     for member in members:
         path = (member.process.row.get("fds") or {}).get("1") if member.process else None
-        if path and path.startswith("/") and not path.startswith("/dev/"):
+        if path and may_be_file(path):
             printing.setdefault(path, []).append(member.rank)
     return printing
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import os
-import posixpath
 import re
 import signal
 import socket
@@ -19,12 +18,13 @@ import sys
 import tarfile
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from ddx_tools.model.errors import DdxError, HostError, NotFound
+from ddx_tools.parsers.launch.job_files import error_file_of, may_be_file, outputs_of, watchdog_paths
 from ddx_tools.parsers.launch.launchers import Job, JobProcess
 from ddx_tools.sources.host import Host, HostCall, Reply, ask_together
 from ddx_tools.sources.hosts.local import LocalHost
@@ -41,7 +41,6 @@ _FOLDERS = 4
 _MOST_LOG_BYTES, _MOST_RECORD_BYTES = 512 << 10, 64 << 20
 """Without RE2, the secrets of a megabyte take seconds to find."""
 _MOST_KERNEL_BYTES = 1 << 20
-_RECORD_PREFIXES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _OF_THE_MACHINE = {
     "nvidia-smi-q.txt": ("nvidia-smi", "-q"),
     "nvidia-smi-topo.txt": ("nvidia-smi", "topo", "-m"),
@@ -153,38 +152,21 @@ def _stacks(host: Host, job: Job, sample: int) -> Collected:
 
 def _files(host: Host, job: Job) -> Collected:
     """The ends of the job's logs, the exceptions that ranks left, and the records that a watchdog wrote."""
-    named: dict[str, str] = {}
-    for member in job.members:
-        if member.process is None or member.role not in ("rank", "launcher"):
-            continue
-        streams = member.process.row.get("fds") or {}
-        for path in (streams.get("1") or "", streams.get("2") or ""):
-            if _may_be_kept(path):
-                named.setdefault(path, "/".join(PurePosixPath(path).parts[1:][-_FOLDERS:]))
-    for path, name in named.items():
+    logs = dict.fromkeys(path for path in outputs_of(job.members) if may_be_file(path))
+    for path in logs:
+        name = "/".join(PurePosixPath(path).parts[1:][-_FOLDERS:])
         yield name, _answer(partial(host.read, path, max_bytes=_MOST_LOG_BYTES, tail=True, suffix="log"))
     for member in job.live:
         for name, path in _left_by(member):
-            if _may_be_kept(path) and _is_of_this_run(host, path, member):
+            if may_be_file(path) and _is_of_this_run(host, path, member):
                 yield name, _answer(partial(host.read, path, max_bytes=_MOST_RECORD_BYTES, suffix="bin"))
-
-
-def _may_be_kept(path: str) -> bool:
-    """Whether a path that the job names may be a log or a record, and no device or state of another process."""
-    return (
-        path.startswith("/") and not path.startswith(("/dev/", "/proc/", "/sys/")) and not path.endswith(" (deleted)")
-    )
 
 
 def _left_by(member: JobProcess) -> Iterator[tuple[str, str]]:
     """The files that a rank or its watchdog may have written: the name here, and the path."""
-    env: Mapping[str, str] = member.process.env if member.process else {}
-    if path := env.get("TORCHELASTIC_ERROR_FILE"):
-        directory = str(member.process.row.get("cwd") or "") if member.process else ""
-        yield f"{_name(member)}.error.json", posixpath.normpath(posixpath.join(directory, path))
-    prefixes = [env[name] for name in _RECORD_PREFIXES if env.get(name)][:1]
-    for prefix in prefixes or ["/tmp/nccl_trace_rank_", str(Path("~/.cache/torch/comm_lib_trace_rank_").expanduser())]:
-        yield f"nccl_trace_rank_{member.rank}", f"{prefix}{member.rank}"
+    if member.process:
+        yield f"{_name(member)}.error.json", error_file_of(member.process)
+    yield from ((f"nccl_trace_rank_{member.rank}", path) for path in watchdog_paths(member))
 
 
 def _is_of_this_run(host: Host, path: str, member: JobProcess) -> bool:
