@@ -130,7 +130,7 @@ def collect(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", metavar="FILE")] = Path(
         "ddx-collect.pyz"
     ),
-    force: FORCE_OPTION = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file of that name.")] = False,
 ) -> None:
     """Write a program that copies a job's evidence into one file, on hosts that have no ddx and that ddx cannot reach.
 

@@ -84,7 +84,7 @@ def _print_codes(word: str, as_json: bool) -> None:
                 if name not in common_attributes():
                     console().print(safe(f"    {name}: {kind}", "dim"), soft_wrap=True)
     if len(listed) <= _FEW_CODES:
-        console().print(safe(f"All of them may have: {', '.join(common_attributes())}", "dim"))
+        console().print(safe(f"Any finding may also have: {', '.join(common_attributes())}", "dim"))
 
 
 def add_finding(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from ddx_tools.analysis.collectives.stacks.main_threads import BEFORE, SOURCE, STACK, THREADS
 from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.diagnosis.waits import Waits, waits_of
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Diagnosis, Finding
 from ddx_tools.probes.stacks.probe import PROBE
@@ -69,6 +70,11 @@ class Program:
         with Store() as store:
             store.insert(PROBE.parse(self.raw))
             return PROBE.analyse(store)
+
+    def waits(self) -> Waits:
+        with Store() as store:
+            store.insert(PROBE.parse(self.raw))
+            return waits_of(store, PROBE.analyse(store), {})
 
     def mismatch(self) -> Finding:
         (found,) = (f for f in self.findings() if f.code == "collective.operation_mismatch")

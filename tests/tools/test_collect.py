@@ -168,3 +168,5 @@ def test_the_beginning_of_a_cut_line_is_left_out_of_a_logs_end(tmp_path: Path) -
     host = RedactingHost(LocalHost("gpu-7"))
     for most in range(8, 40):
         assert SECRET[-6:].encode() not in host.read(str(log), max_bytes=most, tail=True).data
+        seen = host.look(str(log), max_bytes=8, end_bytes=most)
+        assert seen.end is not None and SECRET[-6:].encode() not in seen.end

@@ -11,10 +11,7 @@ from made_findings import first, judged, seen, told
 from ddx_tools.analysis.collectives.odd_ranks import missing_from_group
 from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import load_playbooks
-from ddx_tools.diagnosis.waits import waits_of
-from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Verdict
-from ddx_tools.probes.stacks.probe import PROBE
 
 LOOP = """\
 def train(job):
@@ -430,9 +427,7 @@ def test_few_ranks_in_a_call_of_their_group_may_wait_for_one_of_the_many() -> No
 
 
 def test_the_wait_graph_agrees_and_leaves_it_open() -> None:
-    with Store() as store:
-        store.insert(PROBE.parse(exchanging(4, 6, 7).raw))
-        waits = waits_of(store, PROBE.analyse(store), {})
+    waits = exchanging(4, 6, 7).waits()
     assert waits.roots.ranks == (5,) and "whom ranks 4, 6-7 wait for" in waits.roots.open
     assert not waits.suspects
 
@@ -459,9 +454,7 @@ def test_ranks_that_alone_are_meant_to_make_a_call_deviate() -> None:
         path = ("layer(batch, job)", "dist.all_to_all_single") if there else ("average(job)", "dist.all_reduce")
         program.rank(rank, "all_to_all_single" if there else "all_reduce", *path)
     assert program.mismatch().ranks == [4, 6, 7]
-    with Store() as store:
-        store.insert(PROBE.parse(program.raw))
-        roots = waits_of(store, PROBE.analyse(store), {}).roots
+    roots = program.waits().roots
     assert (roots.ranks, roots.open) == ((4, 6, 7), "")
 
 
@@ -503,9 +496,7 @@ def test_ranks_in_a_call_of_several_groups_may_wait_for_each_other(loop: str, pa
     """Two of them may have taken two groups in another order; the few behind the call wait for all of them."""
     program = tied(loop, *path)
     assert program.diagnosis().verdict is Verdict.UNDECIDED
-    with Store() as store:
-        store.insert(PROBE.parse(program.raw))
-        waits = waits_of(store, PROBE.analyse(store), {})
+    waits = program.waits()
     assert not waits.suspects and not waits.roots.ranks
     assert "nothing shows in which of their groups ranks 0-1, 3-4 wait" in waits.roots.open
 
@@ -519,9 +510,7 @@ def test_ranks_in_a_call_of_several_groups_may_wait_for_each_other(loop: str, pa
     ],
 )
 def test_ranks_that_lack_in_a_call_of_one_group_have_left_it_out(loop: str, path: list[str]) -> None:
-    with Store() as store:
-        store.insert(PROBE.parse(tied(loop, *path).raw))
-        assert waits_of(store, PROBE.analyse(store), {}).roots.ranks == (2, 5)
+    assert tied(loop, *path).waits().roots.ranks == (2, 5)
 
 
 @pytest.mark.parametrize(

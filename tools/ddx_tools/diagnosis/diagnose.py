@@ -52,10 +52,9 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
     victims = _victims(present, playbooks, culprits)
     narrowed = _narrowed(leading, candidates, playbooks, len(missing)) if present else None
     trouble = playbooks.symptoms[next(iter(present))].title if present else None
-    if trouble is None and any(finding.code == "job.ended" for finding in findings):
-        trouble = playbooks.symptoms["crash"].title
-    elif trouble is None and any(map(is_trouble, findings)):
-        trouble = ""
+    if trouble is None:
+        ends = (finding.summary.partition(";")[0] for finding in findings if finding.code == "job.ended")
+        trouble = next(ends, "" if any(map(is_trouble, findings)) else None)
     return Diagnosis(
         verdict=verdict,
         headline=_headline(verdict, leading, culprits, listed, well, narrowed, trouble),

@@ -77,7 +77,6 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     roots = find_roots(graph)
     chain = tuple(chain_of(graph, roots)) if roots.ranks or roots.victims else ()
     moving = any(finding.code == "job.progressing" for finding in findings)
-    loading = _loading(findings)
     if not roots.clear or moving:
         return Waits(graph, roots, (), chain, moving)
     briefly_s = _awaited_briefly(findings)
@@ -89,6 +88,7 @@ def waits_of(store: Store, findings: Sequence[Finding], seats: Mapping[int, Seat
     deeper = any(root.within for root in roots.roots) and all(one.certainty is Certainty.SEEN for one in before)
     same = {rank for suspect in before for rank in suspect.ranks} == set(roots.ranks)
     suspects = [_suspect(graph, roots, root, seats) for root in roots.roots]
+    loading = _loading(findings)
     for suspect in suspects:
         if set(suspect.ranks) <= loading:
             suspect.certainty, suspect.unless = Certainty.LIKELY, _UNLESS_LOADED

@@ -40,6 +40,7 @@ class FrameRules:
     def __init__(self, data: dict[str, Any]) -> None:
         self.waits_for_peers = frozenset(data["waits_for_peers"])
         self.busy = frozenset(data["busy"])
+        self.transfers = frozenset(data["transfers"])
         self._polls = frozenset(data["polls"])
         self._polling_wchan = re.compile(data["polling_wchan"])
         self._kernel_parts = {part: re.compile(pattern) for part, pattern in data["kernel_parts"].items()}

@@ -137,7 +137,7 @@ class PythonSource:
         """
         passed = [group for call in self._calls(line) for group in _group_arguments(call)]
         names = {name for group in passed for name in _names(group)}
-        if names & self._set_in_loops(line):
+        if names & self._chosen_by_items(line):
             return True
         function = self.function(line)
         if caller is None or not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -145,9 +145,9 @@ class PythonSource:
         source, at = caller
         calls = [call for call in source._calls(at) if called_name(call) == function.name]
         given = [each for call in calls for name in names for each in _given(call, function.args, name)]
-        return bool({name for each in given for name in _names(each)} & source._set_in_loops(at))
+        return bool({name for each in given for name in _names(each)} & source._chosen_by_items(at))
 
-    def _set_in_loops(self, line: int) -> set[str]:
+    def _chosen_by_items(self, line: int) -> set[str]:
         """The names that depend on the items of the `for` loops around a line, within its innermost function."""
         loops = [node for node, field, _ in self._path(line) if isinstance(node, _FOR_LOOPS) and field == "body"]
         found = {name for loop in loops for name in _names(loop.target)}

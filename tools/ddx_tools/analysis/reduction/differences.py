@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import islice
 
 from ddx_tools.analysis.reduction.kept_text import KeptLine, KeptText
 
@@ -53,7 +52,6 @@ def _odd_of(lines: list[tuple[KeptText, KeptLine]]) -> dict[tuple[str, int], str
 
 def _name_of(text: str, at: int) -> str:
     """The word before a line's value number `at`, which often names the value; empty if there is none."""
-    before = [found.end() for found in _VALUE.finditer(text)][at - 1] if at else 0
-    start = next(islice(_VALUE.finditer(text), at, None)).start()
-    words = _WORD.findall(text[before:start])
+    spans = [(0, 0), *(found.span() for found in _VALUE.finditer(text))]
+    words = _WORD.findall(text[spans[at][1] : spans[at + 1][0]])
     return f"{words[-1]} " if words else ""

@@ -19,7 +19,6 @@ _IDLE_HELPERS = re.compile(
 )
 """Modules whose threads wait for work most of the time: no thread waits for them while they have none."""
 _LONGEST_CODE = 80
-_TRANSFERS = ("idle", "socket_wait")
 _IDLE = ("lock_wait", "idle", "sleep", "socket_wait", "pipe_read", "worker_idle")
 
 
@@ -57,8 +56,8 @@ class Thread:
 
         A side thread that is woken in a transfer makes progress.
         """
-        is_idle = self.activity in _IDLE and (self.row["is_main"] or self.activity not in _TRANSFERS)
-        return self.row["moved"] is True and not is_idle
+        transfers = not self.row["is_main"] and self.activity in frame_rules().transfers
+        return self.row["moved"] is True and (transfers or self.activity not in _IDLE)
 
     @property
     def moved(self) -> bool:

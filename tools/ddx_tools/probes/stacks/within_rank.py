@@ -20,9 +20,6 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.frame_classes import frame_rules
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity
 
-_TRANSFERS = ("idle", "socket_wait", "pipe_write")
-"""Activities of a thread that is blocked in a transfer with another process or host."""
-
 
 def busy_threads(store: Store, views: Sequence[RankView]) -> int:
     """Return how many side threads of these ranks worked, or slept in user code: a main thread may wait for one.
@@ -30,7 +27,7 @@ def busy_threads(store: Store, views: Sequence[RankView]) -> int:
     A thread that sleeps in user code wakes up by itself. One that is blocked in a transfer with the outside, such as an
     upload, works if the kernel woke it between two samples.
     """
-    busy = frame_rules().busy
+    rules = frame_rules()
     rows = [
         row
         for view in views
@@ -40,10 +37,10 @@ def busy_threads(store: Store, views: Sequence[RankView]) -> int:
             [view.host, view.pid, view.host, view.pid],
         )
     ]
-    working = [row for row in rows if row["running"] and row["activity"] in busy]
+    working = [row for row in rows if row["running"] and row["activity"] in rules.busy]
     own = [row for row in rows if json.loads(row["user_stack"] or "[]")]
     asleep = [row for row in own if row["activity"] == "sleep"]
-    transferring = [row for row in own if row["activity"] in _TRANSFERS and row["moved"] and row not in working]
+    transferring = [row for row in own if row["activity"] in rules.transfers and row["moved"] and row not in working]
     return len(working) + len(asleep) + len(transferring)
 
 

@@ -16,8 +16,7 @@ def redacted_reply(call: HostCall, reply: Reply, counts: Counts | None = None, *
     """Redact a reply. With `files`, also redact binary records, which are not read as text."""
     data, end = reply.data, reply.end
     if call.op == "read" and call.options.get("tail") and reply.truncated:
-        # The rest of a line may begin within a secret, whose name it lacks.
-        data = data.partition(b"\n")[2] or data
+        data = _from_a_line_on(data)
     if call.suffix in _TEXT_SUFFIXES or (call.op == "read" and files):
         data = redact_file(data, counts)
     elif call.op == "agent":
@@ -25,7 +24,12 @@ def redacted_reply(call: HostCall, reply: Reply, counts: Counts | None = None, *
     return dataclasses.replace(
         reply,
         data=data,
-        end=redact_file(end, counts) if end is not None else None,
+        end=redact_file(_from_a_line_on(end), counts) if end is not None else None,
         message=redact(reply.message, counts),
         help=redact(reply.help),
     )
+
+
+def _from_a_line_on(end: bytes) -> bytes:
+    """The end of a file without the rest of a line, which may begin within a secret and then lacks its name."""
+    return end.partition(b"\n")[2] or end
