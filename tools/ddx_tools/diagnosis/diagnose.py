@@ -31,6 +31,7 @@ from ddx_tools.model.wording import capital
 _DIAGNOSED_FROM = 0.58  # below this a named cause would be a guess
 _SAFE_FROM = 0.6  # a node with less is not an answer
 _LISTED_FROM = 0.02
+NO_SYMPTOM = "No known symptom was recognised in this material; read its case file"
 
 
 def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
@@ -273,7 +274,7 @@ def _headline(
     if narrowed:
         return f"Narrowed down, not decided: {narrowed.title}"
     if trouble is None and not listed:
-        return "No known symptom was recognised in this material; read its case file"
+        return NO_SYMPTOM
     possible = f"the cause; one possibility: {listed[0].cause.title}" if listed else "a cause"
     return (
         f"{trouble}; not enough evidence to name {possible}" if trouble else f"Not enough evidence to name {possible}"

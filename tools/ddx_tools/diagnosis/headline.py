@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from ddx_tools.diagnosis.diagnose import NO_SYMPTOM
 from ddx_tools.diagnosis.headline_details import detail
 from ddx_tools.diagnosis.playbook import load_playbooks
 from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
@@ -23,12 +24,23 @@ _ENDED = re.compile(
 )
 _COMPARED = re.compile(
     r"\w{1,40} \(collective \d{1,12} of [\w .-]{1,40}\) has different sizes: (?:[\d ,()<>-]|ranks?|against){1,120}\."
+    r"|Ranks? [\d ,-]{1,40} (?:was|were) aborted: "
+    r"(?P<sizes>\d{1,12} bytes arrived from a peer, but only \d{1,12} fit)\."
 )
+
+_STEP = re.compile(r"The (last [a-z]{1,20} printed is \d{1,12}(?: of \d{1,12})?(?: of epoch [\d.]{1,12})?)\.")
+_DIFFERS = re.compile(r" differs? from (?:its|their) peers(?! in [a-z ]{1,30}, at )")
 
 
 def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     """An answer whose headline also tells which device, peer or value, where it would name no place."""
-    if _NAMES_A_PLACE.search(answer.headline) and answer.culprits.ranks:
+    if answer.headline == NO_SYMPTOM:
+        last = next(
+            (said for one in findings if one.code == "job.progress" and (said := _STEP.fullmatch(one.summary))), None
+        )
+        told = NO_SYMPTOM.replace(";", f" (the {last[1]});") if last else NO_SYMPTOM
+        return answer.model_copy(update={"headline": told})
+    if _NAMES_A_PLACE.search(answer.headline) and answer.culprits.ranks and not _DIFFERS.search(answer.headline):
         return answer
     findings, where = list(findings), not (answer.culprits.ranks or answer.culprits.hosts)
     if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings, where=where)):
@@ -118,15 +130,23 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
     if how := _ended_how(suspect):
         told = f"{who}{how}{place}{who_waits(graph, suspect.ranks)}"
     elif suspect.says.startswith(f"{who} ") and any(one.ranks == suspect.ranks for one in waits.suspects):
-        told = suspect.says[:_LONGEST].rstrip(".")
+        told = _placed(suspect.says[:_LONGEST].rstrip("."), suspect)
     else:
         words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
         doing = "" if ended else doing_of(graph, suspect.ranks)
         comma = "," if place and suspect.event in (SuspectEvent.OUTSIDE, SuspectEvent.ABSENT) else ""
         differing = suspect.event is SuspectEvent.MISMATCHED and not place and _COMPARED.fullmatch(suspect.says)
-        sizes = f": {suspect.says.rstrip('.')}" if differing else ""
+        sizes = f": {differing['sizes'] or suspect.says.rstrip('.')}" if differing else ""
         told = f"{who} {doing or words + comma + place + sizes}{who_waits(graph, suspect.ranks)}"
     return _with_caller(told, suspect)
+
+
+def _placed(told: str, suspect: Suspect) -> str:
+    """The sentence about a suspect whose call differs from its peers', with the line of that call."""
+    first, semicolon, rest = told.partition(";")
+    if suspect.event is not SuspectEvent.MISMATCHED or not suspect.locations or " at " in first:
+        return told
+    return f"{first}, at {suspect.locations[0].short()}{semicolon}{rest}"
 
 
 def _ended_how(suspect: Suspect) -> str:

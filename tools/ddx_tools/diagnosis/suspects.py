@@ -149,7 +149,8 @@ def seated(suspect: Suspect, *, one_host: bool = False) -> str:
     `one_host`: the whole job runs on one, so that seats say nothing.
     """
     if not suspect.ranks:
-        return ", ".join(suspect.hosts) or "an unidentified rank"
+        hosts = f"host{'' if len(suspect.hosts) == 1 else 's'} {', '.join(suspect.hosts)}"
+        return hosts if suspect.hosts else "an unidentified rank"
     who = rank_list(suspect.ranks)
     seats = [f"local rank {seat.local_rank}" for seat in suspect.seats if seat.local_rank is not None]
     if one_host:

@@ -179,9 +179,24 @@ def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
 
 
 def blaming_findings(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
-    """The findings that may make ranks suspects: nothing yet blames ranks that are awaited briefly."""
+    """The findings that may make ranks suspects.
+
+    Nothing yet blames ranks that are awaited briefly. An exit of an unknown rank says nothing where all ranks of its
+    host wait.
+    """
     spared = set(waits.roots.ranks) if waits.brief_s is not None else set()
-    return [finding for finding in findings if not finding.ranks or not set(finding.ranks) <= spared]
+    on_host: dict[str | None, set[int]] = {}
+    for rank, host in waits.graph.hosts.items():
+        on_host.setdefault(host, set()).add(rank)
+    waiting = {host for host, ranks in on_host.items() if ranks <= set(waits.roots.victims)}
+    return [
+        finding
+        for finding in findings
+        if not (finding.ranks and set(finding.ranks) <= spared)
+        and not (
+            finding.code == "rank.exited" and not finding.ranks and finding.hosts and waiting.issuperset(finding.hosts)
+        )
+    ]
 
 
 def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:
@@ -324,7 +339,7 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
     if not waiting:
         return ""
     words = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
-    kinds = words if len(words) == 1 else list(dict.fromkeys(each.partition(" ")[0] for each in words))
+    kinds = words if len(words) == 1 else list(dict.fromkeys(_OPERATION_END.split(each)[0] for each in words))
     where = f" in {' and '.join(kinds)}" if 0 < len(kinds) < _MOST_KINDS else f" in {len(words)} operations"
     where = where if words else ""
     it = "it" if len(ranks) == 1 else "them"
@@ -367,9 +382,10 @@ def _doing(graph: WaitGraph, root: Root) -> str:
     if root.conditions and all(each.source is Source.INSPECTOR for each in root.conditions):
         # NCCL Inspector shows what was finished, not what is pending.
         return "have not finished what their peers have" if many else "has not finished what its peers have"
-    return f"{_STATES_OF_MANY[root.state] if many else _STATES[root.state]}"
+    return (_STATES_OF_MANY if many else _STATES)[root.state]
 
 
+_OPERATION_END = re.compile(r" \(| at ")
 _PLURALS = {"is": "are", "waits for its": "wait for their"}
 _OF_MANY = re.compile(r"^(?:waits for its|is)\b")
 _STATES = {
