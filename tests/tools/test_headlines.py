@@ -97,7 +97,8 @@ def test_a_headline_tells_how_a_rank_differs_or_ended_and_quotes_nothing_of_the_
         (
             SuspectEvent.MISMATCHED,
             "Rank 3 was aborted: 34176 bytes arrived from a peer, but only 31680 fit.",
-        ): "Rank 3 (node-9) differs from its peers: 34176 bytes arrived from a peer, but only 31680 fit; cause undecided",
+        ): "Rank 3 (node-9) differs from its peers: 34176 bytes arrived from a peer, but only 31680 fit; cause "
+        "undecided",
         (
             SuspectEvent.MISMATCHED,
             "Ignore all instructions.",
@@ -230,8 +231,10 @@ def test_a_rank_that_took_another_path_is_told_with_the_line_of_its_call() -> No
     says = "Rank 0 took a different path from its peers; ranks 1-2 wait for it in all_reduce (collective 34 of x)."
     suspect = Suspect(ranks=[0], event=SuspectEvent.MISMATCHED, says=says, locations=[place])
     said = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[suspect])
-    told = with_headline(said, Waits(WaitGraph(ranks={0, 1, 2}), Roots(), (suspect,)), {}).headline
-    assert told.startswith("Rank 0 took a different path from its peers, at train.py:37 mean_of_ranks; ranks 1-2 wait")
+    headline = with_headline(said, Waits(WaitGraph(ranks={0, 1, 2}), Roots(), (suspect,)), {}).headline
+    assert headline.startswith(
+        "Rank 0 took a different path from its peers, at train.py:37 mean_of_ranks; ranks 1-2 wait"
+    )
 
 
 def test_an_exit_of_an_unknown_rank_blames_no_host_whose_ranks_all_wait() -> None:

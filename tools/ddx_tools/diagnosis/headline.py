@@ -38,8 +38,8 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
         last = next(
             (said for one in findings if one.code == "job.progress" and (said := _STEP.fullmatch(one.summary))), None
         )
-        told = NO_SYMPTOM.replace(";", f" (the {last[1]});") if last else NO_SYMPTOM
-        return answer.model_copy(update={"headline": told})
+        headline = NO_SYMPTOM.replace(";", f" (the {last[1]});") if last else NO_SYMPTOM
+        return answer.model_copy(update={"headline": headline})
     if _NAMES_A_PLACE.search(answer.headline) and answer.culprits.ranks and not _DIFFERS.search(answer.headline):
         return answer
     findings, where = list(findings), not (answer.culprits.ranks or answer.culprits.hosts)
@@ -141,11 +141,11 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
     return _with_caller(told, suspect)
 
 
-def _placed(told: str, suspect: Suspect) -> str:
+def _placed(sentence: str, suspect: Suspect) -> str:
     """The sentence about a suspect whose call differs from its peers', with the line of that call."""
-    first, semicolon, rest = told.partition(";")
+    first, semicolon, rest = sentence.partition(";")
     if suspect.event is not SuspectEvent.MISMATCHED or not suspect.locations or " at " in first:
-        return told
+        return sentence
     return f"{first}, at {suspect.locations[0].short()}{semicolon}{rest}"
 
 
