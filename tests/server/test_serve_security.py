@@ -14,7 +14,9 @@ from serve_session import MISMATCH, ask, content, in_session, refusal
 
 from ddx_server.serve.config import ServeConfig
 from ddx_server.serve.confined_host import ConfinedHost
+from ddx_server.serve.diagnosis_payload import printed_payload, told_payload
 from ddx_server.serve.roots import below_roots
+from ddx_tools.model.diagnosis import Aspect, Diagnosis, Differs, Location, Party, Verdict
 from ddx_tools.model.errors import NotPermitted, UsageError
 from ddx_tools.sources.hosts.local import LocalHost
 
@@ -194,6 +196,20 @@ def test_instructions_in_a_log_stay_in_fields_for_data(config: ServeConfig, tool
     assert all(field.startswith("untrusted_") for field in fields), fields
     assert fields_with(INJECTED, told) <= {"untrusted_claim", "untrusted_quote", "untrusted_says", "untrusted_text"}
     assert told["verdict"] != "healthy"
+
+
+def test_a_line_of_the_program_is_data_wherever_a_diagnosis_shows_it() -> None:
+    place = Location(file="train.py", line=3, function="main", source=f"step()  # {INJECTED}")
+    aspect = Aspect(what="frame", suspect=INJECTED, peers="step()")
+    said = Diagnosis(
+        verdict=Verdict.DIAGNOSED,
+        headline="Rank 1 is stopped",
+        culprits=Party(ranks=[1], locations=[place]),
+        victims=Party(ranks=[0], locations=[place]),
+        differs=Differs(suspect="rank 1", peers="rank 0", aspects=[aspect]),
+    )
+    assert fields_with(INJECTED, told_payload(said)) == {"untrusted_source", "untrusted_suspect"}
+    assert fields_with(INJECTED, printed_payload(said)) == {"source", "suspect"}
 
 
 @pytest.mark.parametrize("tool", ["job_log", "diagnose", "open_incident"])

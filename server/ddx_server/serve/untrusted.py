@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 MARK = "untrusted_"
-_OF_A_DIAGNOSIS = frozenset({"claim", "quote", "says", "supports", "against", "lines", "what", "text"})
+_OF_A_DIAGNOSIS = frozenset(
+    {"claim", "quote", "says", "supports", "against", "lines", "what", "text", "suspect", "peers"}
+)
 """Nested fields of a diagnosis whose text quotes the job."""
+_OF_A_PLACE = {"file", "source"}
+"""A place in a program has the line itself as its `source`; elsewhere `source` is an address of evidence."""
 
 
 def marked(value: Any) -> Any:
@@ -14,7 +18,8 @@ def marked(value: Any) -> Any:
     if isinstance(value, list):
         return [marked(item) for item in value]
     if isinstance(value, dict):
-        return {f"{MARK}{name}" if name in _OF_A_DIAGNOSIS else name: marked(item) for name, item in value.items()}
+        quoting = _OF_A_DIAGNOSIS | {"source"} if value.keys() >= _OF_A_PLACE else _OF_A_DIAGNOSIS
+        return {f"{MARK}{name}" if name in quoting else name: marked(item) for name, item in value.items()}
     return value
 
 
