@@ -177,8 +177,13 @@ def _diagnosis() -> Iterator[str]:
 
     schema = Diagnosis.model_json_schema(by_alias=True)
     yield "# The JSON of an answer\n"
-    yield "What `ddx why --json` prints, without what is empty. `ddx schema` prints this as a JSON Schema.\n"
+    yield "What `ddx why --json` prints. It has every field of `Diagnosis`, also without a value; its parts leave out"
+    yield "fields without a value. `ddx schema` prints this as a JSON Schema; what scripts can rely on is on"
+    yield "[unattended jobs](../unattended.md#what-a-script-can-rely-on).\n"
     for title, part in (("Diagnosis", schema), *sorted(schema["$defs"].items())):
+        if "enum" in part:
+            values = ", ".join(f"`{value}`" for value in part["enum"])
+            yield f"## {title}\n\n{_cell(part.get('description', ''))} One of: {values}.\n"
         if "properties" in part:
             yield f"## {title}\n\n{_cell(part.get('description', ''))}\n\n| field | type | |\n|---|---|---|"
             for name, field in part["properties"].items():

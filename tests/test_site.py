@@ -13,6 +13,7 @@ import typer.main
 
 from ddx_server.cli import app
 from ddx_tools.diagnosis.playbook import load_playbooks
+from ddx_tools.model.diagnosis import Certainty, Level, SuspectEvent, Verdict
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,6 +42,14 @@ def test_it_holds_each_command_and_each_cause(site: Path) -> None:
     assert {name for name in named if f'id="ddx-{name}"' not in commands} == set()
     causes = (site / "reference/causes.html").read_text("utf-8")
     assert {cause for cause in load_playbooks().causes if f'id="{cause}"' not in causes} == set()
+
+
+@pytest.mark.long
+def test_it_lists_each_value_of_an_answers_words(site: Path) -> None:
+    page = (site / "reference/diagnosis.html").read_text("utf-8")
+    for words in (Verdict, Level, Certainty, SuspectEvent):
+        part = page.partition(f'id="{words.__name__.lower()}"')[2].partition("<h2")[0]
+        assert [value for value in words if f"<code>{value}</code>" not in part] == [], words
 
 
 @pytest.mark.long

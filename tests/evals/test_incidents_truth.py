@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from made_incidents import copied, recorded
 from ddx_evals.incidents import IncidentError, View, load_incident, named_incidents
 from ddx_evals.incidents.leaks import leaks, telltale_name
 from ddx_evals.incidents.validation import problems
+from ddx_tools.investigation.run import investigate
 from ddx_tools.knowledge.resources import incidents_dir
 from ddx_tools.model.diagnosis import Verdict
 from ddx_tools.sources.bundle import Bundle
@@ -34,6 +37,21 @@ def test_a_recorded_incident_may_be_used() -> None:
 @pytest.mark.parametrize("split", ["test", "later", "unseen"])
 def test_a_recorded_incident_of_another_split_may_be_used(split: str) -> None:
     assert unfit(split, "recorded") == {}
+
+
+def test_the_incident_that_the_manual_makes_of_a_log_may_be_used(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs/evals.md").read_text("utf-8").partition("## From your own incident")[2]
+    (truth,) = re.findall(r"```yaml\n(.*?)```", page.partition("## The score")[0], re.DOTALL)
+    own = tmp_path / "own/4c1e"
+    own.mkdir(parents=True)
+    (own / "truth.yaml").write_text(textwrap.dedent(f"    {truth.lstrip()}"), encoding="utf-8")
+    log = shutil.copy(root / "tests/fixtures/logs/torchrun_raise.log", tmp_path / "train.log")
+    found = investigate([str(log)], save=own / "bundle.tar.zst").diagnose()
+    incident = load_incident(own)
+    assert problems(incident) == []
+    assert (found.verdict, found.causes[0].id) == (incident.truth.views[View.FULL].verdict, incident.truth.cause)
+    assert tuple(found.culprits.ranks) == incident.truth.culprits.ranks
 
 
 @pytest.mark.parametrize("split", ["public", "written", "blind", "kept", "fresh", "sealed"])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import typer
 from test_baseline import run_of
-from test_cli import LOGS, ROOT, run
+from test_cli import HUNG, LOGS, ROOT, run
 
 from ddx_evals.simulator.formats.kineto import TraceShape, trace
 from ddx_server.cli import app
@@ -67,6 +67,7 @@ def shown() -> list[tuple[str, str]]:
         for block in [text for kind, text in FENCE.findall(page.read_text(encoding="utf-8")) if kind in SHELLS]:
             lines = re.sub(r"\\\n\s*", " ", block).splitlines()
             commands = [part for line in lines for part in COMMENT.sub("", line.strip()).split("; ")]
+            commands = [re.sub(r"\s+2?> ?[\w./-]+$", "", command) for command in commands]
             found += [(page.name, command[4:].strip()) for command in commands if command.startswith("ddx ")]
     return found
 
@@ -142,6 +143,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(tmp_path / "reports", tmp_path / "mem")
     for name in ("dumps", "nccl_dumps"):
         shutil.copytree(FIXTURES / "flight_records/dp_tp_stall-fault", tmp_path / name)
+    for name in ("post", "run"):
+        shutil.copytree(tmp_path / "logs", tmp_path / name)
+    shutil.copy(HUNG, tmp_path / "incident.tar.zst")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -162,3 +166,13 @@ def test_what_can_be_run_here_runs(page: str, run: Any) -> None:
             failed.append((command, done.code, done.err))
     assert not failed
     assert each(page)
+
+
+@pytest.mark.usefixtures("place")
+def test_the_answer_that_the_manual_explains_is_printed_so(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    page = (ROOT / "docs/how-it-decides.md").read_text(encoding="utf-8")
+    (quoted,) = re.findall(r"```text\n(UNDECIDED .*?)```", page, re.DOTALL)
+    printed = run("why", "dumps/", "--no-ask").out
+    without_case = printed.partition("case file")[0] + "looked at" + printed.partition("looked at")[2]
+    assert without_case.split() == quoted.split()

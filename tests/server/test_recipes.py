@@ -100,6 +100,7 @@ def test_an_answer_is_converted_for_slack_and_for_pagerduty(tmp_path: Path) -> N
         "SLACK_WEBHOOK": "https://hooks.example/1",
         "PAGERDUTY_KEY": "k",
     }
+    environ.pop("SLURM_JOB_ID", None)
     headline = 'Rank 2 at train.py:49: "a" < b'
     answer = {"kind": "stalled", "situation": "no progress", "text": "t", "run_dir": "/r", "bundle": "/r/incident-1"}
     sent = []
@@ -113,6 +114,9 @@ def test_an_answer_is_converted_for_slack_and_for_pagerduty(tmp_path: Path) -> N
     assert slack["text"] == f"*diagnosed* {headline}\nno progress\n/r/incident-1"
     assert "https://hooks.example/1" in to_slack and "https://events.pagerduty.com/v2/enqueue" in to_pager
     assert (pager["routing_key"], pager["dedup_key"], pager["payload"]["summary"]) == ("k", "/r", headline)
+    environ["SLURM_JOB_ID"] = "4711"
+    subprocess.run([tmp_path / "convert"], input=message, env=environ, capture_output=True, text=True, check=True)
+    assert json.loads((tmp_path / "sent").read_text())["dedup_key"] == "4711"  # one page for all nodes of a job
     assert pager["payload"]["custom_details"] == {"situation": "no progress", "report": "/r/incident-1", "text": "t"}
 
 

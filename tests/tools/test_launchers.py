@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from process_snapshots import recorded, row, snapshot, torchrun_env
 
+from ddx_tools.knowledge.launchers import LauncherKnowledge
+from ddx_tools.knowledge.load import shipped
 from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.process import Process
 from ddx_tools.parsers.launch.launchers import Job, find_jobs
 
 TRAIN = "/usr/bin/python3 -u train.py"
@@ -396,3 +402,18 @@ def test_a_snapshot_whose_parents_form_a_loop_ends() -> None:
 def test_an_absurd_world_size_makes_no_absurd_list_of_missing_ranks(count: str) -> None:
     env = torchrun_env(0) | {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "9000000", count: "9000000"}
     assert len(only(find_jobs(snapshot(row(20, 1, TRAIN, env=env)))).members) < 5_000
+
+
+def test_the_launcher_of_the_manual_is_known_once_it_is_added() -> None:
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text("utf-8")
+    (example,) = re.findall(r"```yaml\n(launchers:\n.*?)```", page, re.DOTALL)
+    added = yaml.safe_load(example)
+    ours = shipped("launchers.yaml")
+    known = LauncherKnowledge({**ours, **{part: [*ours[part], *added[part]] for part in added}})
+    env = {"ACME_RANK": "3", "ACME_LOCAL_RANK": "1", "ACME_WORLD": "8"}
+    rank = Process(7, 6, "python3", "python3 train.py", "/usr/bin/python3", "S", env, True, (), {})
+    starter = Process(6, 1, "acme-run", "/opt/bin/acme-run train.py", "/opt/bin/acme-run", "S", {}, True, (), {})
+    identity = known.identity(rank)
+    assert identity is not None
+    assert (identity.launcher, identity.rank, identity.local_rank, identity.world_size) == ("acme", 3, 1, 8)
+    assert known.launcher(starter) == "acme"
