@@ -66,11 +66,11 @@ def _facts(
     target: list[str], out: Path, baseline: Path | None, fixed: Path | None, repo: Path | None,
     progress: Callable[[str], None],
 ) -> PostMortemFacts:  # fmt: skip
-    from ddx_server.post_mortem.blamed_lines import blamed_line
+    from ddx_server.post_mortem.blamed_lines import blamed_lines
     from ddx_server.post_mortem.compared_run import compared_run
     from ddx_server.post_mortem.document import PostMortemFacts
     from ddx_server.post_mortem.moments import job_moments
-    from ddx_server.render.answer_words import places_of
+    from ddx_server.post_mortem.places import lines_to_blame, was_under_run
     from ddx_tools.diagnosis.playbook import load_playbooks
     from ddx_tools.evidence.store import Store
     from ddx_tools.investigation.baseline import baseline_of
@@ -83,6 +83,7 @@ def _facts(
         moments = job_moments(store, said.victims.ranks, blamed)
         script, no_repro = _reproducer(store, said, out)
         failed = baseline_of(store, found, Path(target[0]))
+        to_blame = lines_to_blame(store, said)
         ranks = {*found.seats, *(found.waits.graph.ranks if found.waits else ()), *said.victims.ranks, *blamed}
         on_gpus = bool(store.query("SELECT 1 FROM fr_calls WHERE backend IN ('nccl', 'xccl', 'rccl') LIMIT 1"))
     progress("comparing runs")
@@ -94,7 +95,8 @@ def _facts(
         hosts=len({seat.host for seat in found.seats.values() if seat.host}),
         on_gpus=on_gpus,
         moments=moments,
-        blamed=[line for at in places_of(said)[:3] if repo and (line := blamed_line(repo, at))],
+        blamed=blamed_lines(repo, to_blame) if repo else (),
+        under_run=was_under_run(target),
         repo=repo,
         repro=script,
         no_repro=no_repro,

@@ -127,7 +127,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_the_commit_of_the_line_is_named(written: Any, checkout: Path) -> None:
     cause = written(HUNG, "--repo", str(checkout))["Root cause"]
     assert re.search(
-        r"`src/metrics.py:37` was introduced by `[0-9a-f]{12}` on \d{4}-\d\d-\d\d: Lock the file of `<met", cause
+        r"`src/metrics.py:37` was last changed by `[0-9a-f]{12}` on [-\d]{10} \d\d:\d\d: Lock the file of `<met", cause
     )
     assert "A B" not in cause and "Which commit" not in cause
     assert "[ ] Which commit introduced it? Name the checkout" in written(HUNG)["Root cause"]
@@ -145,6 +145,22 @@ def test_a_checkout_that_reads_otherwise_is_not_believed(checkout: Path) -> None
     (checkout / "other/metrics.py").write_text("")
     git(checkout, "add", ".")
     assert blamed_line(checkout, Location(file="/x/metrics.py", line=37)) is None
+
+
+def test_a_line_that_was_fixed_since_is_found_in_the_history_with_its_fix(checkout: Path) -> None:
+    ran = Location(file="/srv/job/metrics.py", line=37, source="with self.file_lock:")
+    source = checkout / "src/metrics.py"
+    source.write_text(source.read_text().replace("with self.file_lock:", "with self.queue:"))
+    git(checkout, "commit", "-qam", "Queue the metrics")
+    found = blamed_line(checkout, ran)
+    assert found and found.same and found.subject.startswith("Lock the file")
+    assert found.changed_by.endswith(": Queue the metrics")
+
+
+def test_runs_without_a_common_figure_are_not_said_to_be_alike(written: Any, tmp_path: Path) -> None:
+    (tmp_path / "clean.log").write_text("step 1 loss 2\nddx run: the launcher ended with exit code 0\n")
+    proof = written(HUNG, "--fixed", str(tmp_path / "clean.log"))["Proof"]
+    assert "Nothing was compared" in proof and "Nothing differs" not in proof
 
 
 def test_a_line_of_two_files_of_one_name_is_nobodys(checkout: Path) -> None:

@@ -30,6 +30,23 @@ def test_an_end_with_exit_status_zero_is_healthy(tmp_path: Path, end: str, note:
     assert verdict(tmp_path, STEPS + WARNED + end, note=note) is Verdict.HEALTHY
 
 
+def _exit_notes(directory: Path) -> None:
+    """What the agents of `ddx run` leave when the interpreters of two ranks exit."""
+    for rank in (0, 1):
+        note = f'{{"rank": {rank}, "pid": {40 + rank}, "at_ns": 1795866616244783911, "failed": false, "host": "vm"}}'
+        (directory / f"rank-{rank}.{40 + rank}.exit.json").write_text(note)
+
+
+def test_exit_notes_of_ranks_leave_a_clean_end_healthy(tmp_path: Path) -> None:
+    _exit_notes(tmp_path)
+    assert verdict(tmp_path, STEPS + "ddx run: the launcher ended with exit code 0\n") is Verdict.HEALTHY
+
+
+def test_exit_notes_alone_are_no_clean_end(tmp_path: Path) -> None:
+    _exit_notes(tmp_path)
+    assert verdict(tmp_path, STEPS) is Verdict.UNDECIDED
+
+
 @pytest.mark.parametrize(
     "log",
     [

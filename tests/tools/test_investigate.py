@@ -250,3 +250,12 @@ def test_the_published_schema_accepts_every_answer() -> None:
 def test_a_target_that_can_be_no_path_is_told_to_be_none(item: str) -> None:
     with pytest.raises(UsageError, match="no such file"):
         investigate([item])
+
+
+def test_a_bundle_named_with_other_files_is_refused_and_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
+    bundle = Path(__file__).parents[1] / "fixtures/stacks/stopped.tar.zst"
+    for others in ([str(tmp_path / "train.log")], [str(bundle)]):
+        with pytest.raises(UsageError, match="judged alone"):
+            investigate([str(bundle), *others])
+    assert investigate([str(bundle)]).diagnose().suspects

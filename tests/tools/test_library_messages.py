@@ -90,7 +90,7 @@ def test_an_error_of_a_library_that_nobody_knows_is_called_so(text: str, library
     ],
 )
 def test_an_exception_of_the_program_stays_its_own(text: str) -> None:
-    assert exception_messages(text) == []
+    assert exception_messages(text) == ()
 
 
 # --- what people do to logs

@@ -383,3 +383,12 @@ def test_a_host_sends_no_more_than_it_may(tmp_path: Path) -> None:
     unpack(inbox.parts[0], tmp_path / "bundle")
     with Bundle(tmp_path / "bundle") as bundle:
         assert {entry.error for entry in bundle.manifest.journal} == {None, "failed"}
+
+
+@pytest.mark.parametrize("text", ["node[1-99999999]", "a[1-1000]b[1-1000]", "x,node[0-400000]"])
+def test_more_hosts_than_there_can_be_are_refused_without_being_listed(text: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(UsageError, match="more than 100,000 hosts"):
+        node_names(text)
+    assert time.monotonic() - started < 1.0
+    assert len(node_names("node[001-128],a")) == 129

@@ -69,6 +69,7 @@ def test_a_call_that_one_rank_makes_alone_comes_out_of_the_condition() -> None:
         "def main(:\n    if rank == 0:\n        save(model)\n",
         "def main():\r    pass\r\n    if rank == 0:\n        save(model)\n",
         "def main():\n    if rank == 0 and " + "a." * 3000 + "b:\n        save(model)\n",
+        "def main():\n    if rank == 0:\n        save(model)\ndef save(model):\n    torch.save(model.full(), 'x.pt')\n",
     ],
     ids=[
         "no rank asked",
@@ -79,6 +80,7 @@ def test_a_call_that_one_rank_makes_alone_comes_out_of_the_condition() -> None:
         "no Python",
         "other line ends",
         "without end",
+        "the function also writes, which all ranks would do to one file",
     ],
 )
 def test_nothing_is_suggested_where_it_is_not_certain(text: str) -> None:

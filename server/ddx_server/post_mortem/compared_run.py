@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from ddx_tools.investigation.baseline import BaselineDifference, baseline_differences, read_baseline
+from ddx_tools.investigation.baseline import BaselineDifference, baseline_differences, figures_of_both, read_baseline
 from ddx_tools.model.baseline import Baseline
 
 _MOST_DIFFERENCES = 20
@@ -21,6 +21,8 @@ class ComparedRun:
     differences: list[BaselineDifference]
     """In each, `here` is the failed run and `there` this one."""
     left_out: int
+    compared: list[str]
+    """What both runs report."""
 
 
 def compared_run(place: Path, failed: Baseline, progress: Callable[[str], None]) -> ComparedRun:
@@ -28,4 +30,4 @@ def compared_run(place: Path, failed: Baseline, progress: Callable[[str], None])
     run = read_baseline(place, progress)
     differences = iter(baseline_differences(failed, run))
     shown = list(islice(differences, _MOST_DIFFERENCES))
-    return ComparedRun(run, shown, sum(1 for _ in differences))
+    return ComparedRun(run, shown, sum(1 for _ in differences), figures_of_both(failed, run))

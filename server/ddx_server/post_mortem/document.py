@@ -33,6 +33,8 @@ class PostMortemFacts:
     """Whether its collectives ran on GPUs."""
     moments: JobMoments
     blamed: Sequence[BlamedLine] = ()
+    under_run: bool = False
+    """Whether `ddx run` started the job."""
     repo: Path | None = None
     repro: Path | None = None
     no_repro: str = ""
@@ -197,7 +199,9 @@ def _commits(facts: PostMortemFacts) -> Iterator[str]:
         if not one.same:
             yield f"{where} is {code(one.text)} in the checkout, which is not what the job ran."
         elif one.commit:
-            yield f"{where} was introduced by {code(one.commit)} on {one.day}: {plain(one.subject)}"
+            yield f"{where} was last changed by {code(one.commit)} on {one.day}: {plain(one.subject)}"
+            if one.changed_by:
+                yield f"After the job ran, it was changed again by {plain(one.changed_by)}"
         else:
             yield f"{where} has an uncommitted change in the checkout."
 
@@ -256,8 +260,10 @@ def _figures(run: Baseline) -> Iterator[str]:
 
 
 def _otherwise(run: ComparedRun, where: str) -> Iterator[str]:
-    if not run.differences:
-        yield f"  - Nothing that both runs report differs {where}."
+    if not run.compared:
+        yield "  - Nothing was compared: the two runs report no figure, version or setting in common."
+    elif not run.differences:
+        yield f"  - Compared: {', '.join(run.compared)}. Nothing differs {where}."
     for one in run.differences:
         yield f"  - {code(one.what)}: {code(one.here)} in the failed run, {code(one.there)} {where}."
     if run.left_out:
@@ -267,9 +273,10 @@ def _otherwise(run: ComparedRun, where: str) -> Iterator[str]:
 def _prevention(facts: PostMortemFacts) -> PostMortemSection:
     made = PostMortemSection("Prevention")
     made.lines = [f"- {plain(step)}" for step in facts.prevent]
-    made.lines.append(
-        "- Started with `ddx run -- …`, the job itself reports which rank holds it up, before its timeout expires."
-    )
+    if not facts.under_run:
+        made.lines.append(
+            "- Started with `ddx run -- …`, the job itself reports which rank holds it up, before its timeout expires."
+        )
     made.questions.append("Which check, assertion or alarm would have caught it? Who adds it, and by when?")
     return made
 

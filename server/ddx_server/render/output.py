@@ -38,18 +38,26 @@ SAVE_OPTION = Annotated[
 FORCE_OPTION = Annotated[bool, typer.Option("--force", help="Replace an existing bundle of that name.")]
 
 
+class _Console(Console):
+    """A console that leaves it to `main` how a command ends whose reader has gone; rich's exits with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise BrokenPipeError."""
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """The console for standard output. Colours are on only on a terminal (see NO_COLOR); COLUMNS sets a pipe's
     width."""
     width = None if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
     if _COLUMNS.fullmatch(columns := os.environ.get("COLUMNS", "")):
         width = int(columns)
-    return Console(file=redacted(sys.stdout), highlight=False, width=width)
+    return _Console(file=redacted(sys.stdout), highlight=False, width=width)
 
 
 def error_console() -> Console:
     """The console for standard error."""
-    return Console(file=redacted(sys.stderr), stderr=True, highlight=False)
+    return _Console(file=redacted(sys.stderr), stderr=True, highlight=False)
 
 
 def print_json(text: str) -> None:

@@ -24,6 +24,7 @@ from ddx_tools.model.diagnosis import (
     Party,
     RuledOut,
     Verdict,
+    distinct,
     rank_list,
 )
 from ddx_tools.model.wording import capital
@@ -149,7 +150,7 @@ def _placed(leading: Candidate, findings: Sequence[Finding]) -> Party:
     culprits = leading.culprits()
     blaming = [f for name in leading.cause.culprits for f in merged(leading.decides, name)]
     same = party([f for f in blaming if f.ranks and set(f.ranks) <= set(culprits.ranks)])
-    culprits.locations += [place for place in same.locations if place not in culprits.locations]
+    culprits.locations = distinct([*culprits.locations, *same.locations])
     if culprits.locations or not culprits.ranks:
         return culprits
     theirs = [f for f in findings if _in_stacks(f) and f.ranks and set(f.ranks) <= set(culprits.ranks)]

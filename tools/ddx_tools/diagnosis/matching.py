@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from ddx_tools.diagnosis.playbook import Clause, Condition
@@ -45,13 +46,12 @@ def match_clause(clause: Clause, findings: Sequence[Finding], culprits: Set[int]
     candidates = _joined(clause, candidates, culprits)
     if not all(candidates):
         return None
-    match = Match(clause)
+    bound: dict[str, list[Finding]] = {}
     for condition, chosen in zip(wanted, candidates, strict=True):
-        for finding in chosen:
-            _add(match.findings, finding)
-            if condition.as_:
-                _add(match.bindings.setdefault(condition.as_, []), finding)
-    return match
+        if condition.as_:
+            bound.setdefault(condition.as_, []).extend(chosen)
+    bindings = {name: _each_once(found) for name, found in bound.items()}
+    return Match(clause, bindings, _each_once(chain.from_iterable(candidates)))
 
 
 def meets(finding: Finding, condition: Condition) -> bool:
@@ -187,15 +187,10 @@ def _subject(same: str, finding: Finding) -> set[Any]:
     return set(finding.hosts) if same == "host" else {finding.group} - {None}
 
 
-def _add(findings: list[Finding], finding: Finding) -> None:
-    if not any(finding is known for known in findings):
-        findings.append(finding)
+def _each_once(findings: Iterable[Finding]) -> list[Finding]:
+    return list({id(finding): finding for finding in findings}.values())
 
 
 def merged(matches: Iterable[Match], binding: str) -> list[Finding]:
     """The findings of a binding, merged over several matches."""
-    found: list[Finding] = []
-    for match in matches:
-        for finding in match.bindings.get(binding, []):
-            _add(found, finding)
-    return found
+    return _each_once(finding for match in matches for finding in match.bindings.get(binding, []))

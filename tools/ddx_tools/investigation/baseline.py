@@ -33,7 +33,8 @@ GROUP BY name HAVING count(DISTINCT coalesce(value, shown)) = 1
 _WORLD = """
 SELECT max(size) AS size FROM (
     SELECT world_size AS size FROM ranks UNION ALL SELECT world_size FROM fr_dumps
-    UNION ALL SELECT world_size FROM trace_ranks)
+    UNION ALL SELECT world_size FROM trace_ranks
+    UNION ALL SELECT count(DISTINCT rank) FROM log_events HAVING count(DISTINCT rank) = max(rank) + 1)
 """
 _MESH = (
     "SELECT dimension, max(coordinate) + 1 AS size FROM mesh GROUP BY ALL HAVING count(DISTINCT plan) = 1 ORDER BY 1"
@@ -152,6 +153,23 @@ def baseline_differences(here: Baseline, there: Baseline) -> Iterator[BaselineDi
         ("", here.settings, there.settings),
     ):
         yield from _values_apart(kind, ours, theirs)
+
+
+def figures_of_both(here: Baseline, there: Baseline) -> list[str]:
+    """The kinds of figures that both runs report, in words: only these can differ."""
+    pairs = {
+        "step time": (here.step_s, there.step_s),
+        "rates": (here.rates, there.rates),
+        "peak memory": (here.memory_peak_bytes, there.memory_peak_bytes),
+        "collectives per step": (here.collectives_per_step, there.collectives_per_step),
+        "world size": (here.world_size, there.world_size),
+        "mesh": (here.mesh, there.mesh),
+        "channels": (here.links, there.links),
+        "rings": (here.rings, there.rings),
+        "versions": (here.versions, there.versions),
+        "settings": (here.settings, there.settings),
+    }
+    return [name for name, (own, its) in pairs.items() if own and its]
 
 
 def figure(value: float) -> str:

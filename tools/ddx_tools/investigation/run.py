@@ -131,7 +131,7 @@ def investigate(
     if bundle := bundle_of(target):
         return replay(bundle, progress, notes, store, told, prometheus=prometheus)
     for item in target:
-        _refuse_absent(item)
+        _refuse_unusable(item)
     absolute = absolute_target(target)
     paths, pids = paths_and_pids(absolute)
     plan = [*(live_plan(pids) if pids or not paths else ()), *(file_plan(paths) if paths else ()), *_note_steps(notes)]
@@ -149,7 +149,7 @@ def _refuse_other_jobs(target: Sequence[str], reach: Reach | None) -> None:
             raise UsageError(
                 "the debug server answers for its own job", f"Name either the debug server or process {item}."
             )
-        _refuse_absent(item)
+        _refuse_unusable(item)
 
 
 def investigate_hosts(
@@ -175,7 +175,7 @@ def investigate_hosts(
     if pids:
         raise UsageError(f"{pids[0]}: a pid means something on one host only", "Omit it if hosts are named.")
     for path in paths:
-        _refuse_absent(path)
+        _refuse_unusable(path)
     besides = [*(file_plan(paths) if paths else ()), *_note_steps(notes)]
     with (
         bundle_directory(save) as directory,
@@ -213,7 +213,7 @@ def bundle_of(target: Sequence[str]) -> Path | None:
     return path if path and is_bundle(path) else None
 
 
-def _refuse_absent(item: str) -> None:
+def _refuse_unusable(item: str) -> None:
     if Path(item).is_relative_to("/proc") and Path(item).is_dir():
         raise UsageError(f"{item} is a kernel file, not evidence from a job", "Name a process by its pid: ddx why PID")
     if not item.isdigit() and not _exists(item):
@@ -222,6 +222,12 @@ def _refuse_absent(item: str) -> None:
             'Put remarks after --note: ddx why … --note "…"'
             if " " in Path(item).name and not Path(item).suffix
             else "Name a pid, a bundle, logs or dumps. Default: the job on this host.",
+        )
+    if not item.isdigit() and is_bundle(Path(item)):
+        # Read as a file among others it would lose its evidence.
+        raise UsageError(
+            f"{item} is a bundle, and a bundle is judged alone",
+            f"Judge it first: ddx why {item}. Then the others, in a command without it.",
         )
 
 
@@ -443,7 +449,7 @@ def _refuse_nothing(raws: Sequence[Raw], target: Sequence[str], brought: Host) -
     if not all(raw.host == UNKNOWN_HOST and not raw.items for raw in raws):
         return
     for item in target:
-        _refuse_absent(item)
+        _refuse_unusable(item)
     materials = [material for taken in brought.intakes.values() for material in taken.materials]
     reasons = dict.fromkeys(shown(material.why_not) for material in materials if material.why_not)
     reasons |= dict.fromkeys(shown(line) for taken in brought.intakes.values() for line in taken.left_out)

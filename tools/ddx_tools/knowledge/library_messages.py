@@ -287,12 +287,16 @@ def line_messages(line: str) -> list[SignatureMatch]:
     return [_match(known, line)] if known.level == "error" else []
 
 
-def exception_messages(text: str) -> list[SignatureMatch]:
-    """Match an exception (text as from `ChainedException.text`) to signatures, or else to a library message."""
+@lru_cache(maxsize=4096)
+def exception_messages(text: str) -> tuple[SignatureMatch, ...]:
+    """Match an exception (text as from `ChainedException.text`) to signatures, or else to a library message.
+
+    Cached: several analyses ask about the same exception.
+    """
     if matches := match_signatures(text):
-        return matches
+        return tuple(matches)
     known = recognise(text)
-    return [_match(known, text)] if known else _unknown(text)
+    return (_match(known, text),) if known else tuple(_unknown(text))
 
 
 def _match(known: LibraryMessage, text: str) -> SignatureMatch:

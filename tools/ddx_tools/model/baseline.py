@@ -50,6 +50,6 @@ class Baseline(Contract):
     @property
     def says(self) -> str:
         """Why it counts as healthy or not, as a clause without a full stop."""
-        if self.verdict is not Verdict.HEALTHY and self.is_well:
+        if self.ended_well_s is not None and self.is_well:
             return f"it ran for {self.ended_well_s:.0f} s and ended with exit code 0, according to its run.json"
         return f"ddx why says {self.verdict.upper()}: {self.headline}"

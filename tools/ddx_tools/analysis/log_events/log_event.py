@@ -134,7 +134,7 @@ class LogEvent:
         ]
         return [*causes, ChainedException(self.exception, self.message, json.loads(self.row["frames"] or "[]"))]
 
-    def known_messages(self, *, origin: bool = False) -> list[SignatureMatch]:
+    def known_messages(self, *, origin: bool = False) -> tuple[SignatureMatch, ...]:
         """Known messages in the exception's text; with `origin`, in that of the oldest exception in its chain."""
         return exception_messages(self.said[0 if origin else -1].text)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import math
 import os
 import pickletools
 import re
@@ -17,7 +16,7 @@ from ClusterShell.NodeSet import NodeSet
 from ClusterShell.Propagation import PropagationChannel, RouteResolvingError
 from ClusterShell.Worker.Tree import TreeWorker
 
-from ddx_tools.sources.cluster.targets import MOST_HOSTS
+from ddx_tools.sources.cluster.targets import MOST_HOSTS, expanded_size
 
 _MOST_AT_ONCE = 256
 """A gateway runs this many ssh processes at a time, within the usual limit of 1,024 open files."""
@@ -104,9 +103,6 @@ def _nodes(text: str) -> Any:
     """A node set that names no group and not more hosts than there can be. Raises ValueError."""
     if not re.fullmatch(r"(?:[\w.:,-]|\[[\d,/-]+])+", text, re.ASCII):
         raise ValueError(f"it names {text[:60]!r}")
-    folded = [re.findall(r"\[(.*?)]", part) for part in re.findall(r"(?:[^,[]|\[[^]]*])+", text)]
-    ranges = [[re.findall(r"(\d+)(?:-(\d+))?", one) for one in each] for each in folded]
-    count = sum(math.prod(sum(abs(int(b or a) - int(a)) + 1 for a, b in one) for one in each) for each in ranges)
-    if count > MOST_HOSTS:
+    if expanded_size(text) > MOST_HOSTS:
         raise ValueError(f"it names {text[:60]!r}")
     return NodeSet(text)

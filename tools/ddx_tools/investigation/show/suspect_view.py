@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ddx_tools.analysis.collectives.stacks.divergence import program_texts
@@ -16,6 +16,7 @@ from ddx_tools.investigation.show.suspect_comparison import beside, parting_plac
 from ddx_tools.model.diagnosis import Diagnosis, Differs, Location, SourceLines, Verdict
 
 _MOST_SUSPECTS = 64
+_MOST_PLACES = 32
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def sight_of(store: Store, said: Diagnosis, frameworks: Collection[str]) -> Sigh
     ranks = _blamed(said)
     differs = beside(store, ranks, said.victims.ranks) if len(ranks) <= _MOST_SUSPECTS else None
     places = [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]
-    seen = (around(store, place) for place in places)
+    seen = (around(store, place) for place in places[:_MOST_PLACES])
     change = suggested(store, said, frameworks)
     return Sight(tuple(ranks), differs, next((lines for lines in seen if lines), None), _of_peers(store, said), change)
 
@@ -109,6 +110,8 @@ def _indent(text: str) -> int:
 
 _ALONE = "rank0-only-work-with-collective"
 _MOST_LINES = 24
+_WRITES = re.compile(r"^(?:open|dump|mkdir|makedirs|upload|put|save\w*|write\w*|to_[a-z]+)$")
+"""Names of calls that leave something behind, which one rank should make alone."""
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OTHER_LINE_END = re.compile(r"\r(?!\n)")
 """Ends a line in Python, but not in our line numbering."""
@@ -136,7 +139,7 @@ def _changes(
     for place in said.culprits.locations if cause == _ALONE else ():
         if place.line is not None and place.file in texts:
             inside = _inner_functions(store, place.file, place.line)
-            if changed := _moved_out(texts[place.file], place.line, inside):
+            if changed := _moved_out(texts[place.file], place.line, inside - _writing(texts.values(), inside)):
                 yield place.file, changed
     for edit in keyword_edits(cause, frameworks):
         for file, text in texts.items():
@@ -178,6 +181,17 @@ def _with_keyword(text: str, edit: KeywordEdit) -> str | None:
     before = text[:end].rstrip()
     comma = "" if before.endswith("(") else " " if before.endswith(",") else ", "
     return f"{before}{comma}{edit.keyword}={edit.value}{text[len(before) :]}"
+
+
+def _writing(texts: Iterable[str], names: Collection[str]) -> set[str]:
+    """The functions of the program, of these names, that also write or save: all ranks would do so to one place."""
+    trees = [tree for text in texts if any(name in text for name in names) and (tree := parsed(text))]
+    defined = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    return {
+        one.name
+        for one in defined
+        if one.name in names and any(isinstance(n, ast.Call) and _WRITES.search(_name(n)) for n in ast.walk(one))
+    }
 
 
 def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
 import socket
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,11 +64,22 @@ def node_names(text: str) -> list[str]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         # As in MPI hostfiles: `node1 slots=8` or `node1:8`.
         text = ",".join(line.split()[0].split(":")[0] for line in lines if line.strip()[:1] not in ("", "#"))
+    if expanded_size(text) > MOST_HOSTS:
+        raise UsageError(f"{text[:100]}: more than {MOST_HOSTS:,} hosts", _EXAMPLE)
     try:
         names = [str(name) for name in NodeSet(text)]
     except NodeSetException as error:
         raise UsageError(f"{text[:100]}: not a list of hosts ({error})", _EXAMPLE) from error
     return _checked(names, text)
+
+
+def expanded_size(text: str) -> int:
+    """The number of hosts to which the ranges of a node set expand, without expanding them: 4 for `node[1-3,7]`."""
+    if re.search(r"\d{19}", text):
+        return sys.maxsize
+    folded = [re.findall(r"\[(.*?)]", part) for part in re.findall(r"(?:[^,[]|\[[^]]*])+", text)]
+    ranges = [[re.findall(r"(\d+)(?:-(\d+))?", one) for one in each] for each in folded]
+    return sum(math.prod(sum(abs(int(b or a) - int(a)) + 1 for a, b in one) for one in each) for each in ranges)
 
 
 def folded(names: Iterable[str]) -> str:
