@@ -10,7 +10,8 @@ from ddx_tools.evidence.schema import as_row
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.files.kinds import FileKind
-from ddx_tools.parsers.profiles.kineto import Busy, Intervals, RankTrace, read_trace
+from ddx_tools.parsers.profiles.kineto import read_trace
+from ddx_tools.parsers.profiles.rank_trace import Busy, Intervals, RankTrace
 from ddx_tools.probes.profile.sample_rows import sample_rows
 from ddx_tools.sources import kinds
 from ddx_tools.sources.host import Host

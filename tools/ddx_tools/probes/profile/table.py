@@ -9,7 +9,7 @@ from typing import Any
 from ddx_tools.analysis.bandwidth.measured import size_text
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.profiles.kineto import bus_factor
+from ddx_tools.parsers.profiles.rank_trace import bus_factor
 from ddx_tools.probes.profile.findings import ProfiledStep, steps_of
 from ddx_tools.probes.profile.matched import TraceComparison, comparison
 from ddx_tools.probes.profile.samples import sample_table
