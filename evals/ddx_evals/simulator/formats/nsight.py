@@ -1,4 +1,4 @@
-"""Constructed exports of Nsight Systems (`nsys export --type sqlite`) of the jobs that `kineto` writes; no GPU is needed.
+"""Constructed exports of Nsight Systems (`nsys export --type sqlite`) of the jobs that `kineto` writes, without a GPU.
 
 After "SQLite Export Schema Reference" (docs.nvidia.com/nsight-systems/2021.5/nsys-exporter/exported_data.html): the
 tables and columns that a training job fills, in its types. Names of calls have a version, and ids hold pid and thread.

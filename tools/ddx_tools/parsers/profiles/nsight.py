@@ -98,6 +98,7 @@ class _Export:
         self._base_ns = start_ns if isinstance(start_ns, int) and 0 < start_ns < MOST_NS else 0
         host = next((value for name, value in self._rows(SYSTEM, "name", "value") if name == "Hostname"), None)
         self._kernels()
+        self._traces = {process: trace for process, trace in self._traces.items() if trace.kernels}
         for table in COPIES:
             for trace, start_ns, end_ns, stream in self._timed(table, "globalPid", "streamId"):
                 trace.intervals.add(Busy.COPY, _lane(stream), start_ns, end_ns)

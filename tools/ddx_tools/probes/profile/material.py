@@ -49,7 +49,7 @@ def _is_export(item: RawItem, raw: Raw, paths: list[str]) -> bool:
     except UnreadableInput as error:
         problem = str(error) if is_named or suffix(path) == ".sqlite" else ""
     if problem:
-        raw.problems.append(f"{path}: {problem}. Export it again: nsys export --type sqlite FILE.nsys-rep")
+        raw.problems.append(f"{path}: {problem}. Export a report with: nsys export --type sqlite FILE.nsys-rep")
         raw.status = ProbeStatus.PARTIAL
     return False
 
@@ -62,7 +62,7 @@ def _note_reports(taken: Intake, raw: Raw) -> None:
     if lacking:
         more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
         raw.problems.append(
-            f"{', '.join(lacking[:_MOST_NAMED])}{more}: only nsys can read its reports. Export each: "
+            f"{', '.join(lacking[:_MOST_NAMED])}{more}: only Nsight Systems reads such reports. Export each: "
             f"nsys export --type sqlite {lacking[0]}; then name the .sqlite files"
         )
         raw.status = ProbeStatus.PARTIAL
