@@ -25,6 +25,7 @@ from ddx_evals.simulator.formats.kineto import TraceShape, trace
 from ddx_evals.simulator.formats.nsight import ExportShape, export
 from ddx_tools.investigation.run import investigate
 from ddx_tools.investigation.session.plan import Step
+from ddx_tools.investigation.show.material import lines_around
 from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.diagnosis import Finding, ProbeResult
 from ddx_tools.model.errors import UnreadableInput, UsageError
@@ -210,7 +211,7 @@ _FEWER = "".join(
         _FEWER,
         "DROP TABLE TARGET_INFO_SYSTEM_ENV; DROP TABLE CUPTI_ACTIVITY_KIND_MEMCPY; DROP TABLE PROCESSES;",
         "ALTER TABLE NVTX_EVENTS ADD COLUMN color; ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN gridX;",
-        "UPDATE StringIds SET value = 'ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)' WHERE value LIKE '%nccl%';",
+        "UPDATE StringIds SET value = 'ncclKernel_AllReduce_RING_LL_Sum_float(ncclWork)' WHERE value LIKE '%nccl%';",
         "INSERT INTO NVTX_EVENTS VALUES (5, NULL, 34, 'a mark', 1, NULL), (5, NULL, 59, 'step 9', 1, NULL);",
         "PRAGMA journal_mode=WAL;",
     ],
@@ -457,6 +458,11 @@ def test_other_databases_are_left_out_of_a_bundle(tmp_path: Path) -> None:
 def test_copying_a_damaged_export_raises_nothing(place: int, junk: bytes) -> None:
     place %= len(whole())
     redact_file(whole()[:place] + junk + whole()[place + len(junk) :])
+
+
+def test_a_database_is_not_shown_as_text(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no lines"):
+        lines_around(one(tmp_path).read_bytes(), "one.sqlite", None)
 
 
 @pytest.mark.slow
