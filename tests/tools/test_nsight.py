@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from each_of import each_of
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ddx_evals.simulator.formats.kineto import TraceShape, trace
@@ -455,6 +455,7 @@ def test_other_databases_are_left_out_of_a_bundle(tmp_path: Path) -> None:
 
 
 @given(st.integers(0, 1 << 16), st.binary(max_size=40))
+@example(3732, b"\x80")
 def test_copying_a_damaged_export_raises_nothing(place: int, junk: bytes) -> None:
     place %= len(whole())
     redact_file(whole()[:place] + junk + whole()[place + len(junk) :])

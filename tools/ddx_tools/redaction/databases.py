@@ -16,6 +16,7 @@ from pathlib import Path
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.files.nsight_export import (
     CUT,
+    DAMAGE,
     NAMED_BY,
     STRINGS,
     SYSTEM,
@@ -51,7 +52,7 @@ def copy_redacted_database(source: Path, target: Path, counts: Counts | None = N
             with closing(sqlite3.connect(target, uri=True, isolation_level=None)) as db:
                 _copy(db, source, counts)
             return
-    except (UnreadableInput, sqlite3.Error):
+    except (UnreadableInput, *DAMAGE):
         pass  # damaged before its first table
     target.write_bytes(LEFT_OUT.encode())
 
@@ -77,7 +78,7 @@ def _copy(db: sqlite3.Connection, source: Path, counts: Counts | None) -> None:
         into = f'INSERT INTO main."{table}" VALUES ({", ".join("?" * len(columns))})'
         try:
             db.executemany(into, (_cleaned(row, are_texts, clean) for row in rows))
-        except sqlite3.Error:
+        except DAMAGE:
             cut.append((table,))
     if cut:
         db.execute(f'CREATE TABLE IF NOT EXISTS "{CUT}" (name)')

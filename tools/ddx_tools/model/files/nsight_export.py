@@ -42,6 +42,8 @@ NAMED_BY = {KERNELS: ("demangledName", "shortName"), CALLS: ("nameId",), RANGES:
 _TELLING = frozenset({KERNELS, CALLS, RANGES, SESSION})
 """Other programs also have tables like `StringIds`."""
 
+DAMAGE = (sqlite3.Error, OverflowError, UnicodeDecodeError)
+"""What a damaged database raises. Python fails to decode SQLite's message if it quotes damaged names."""
 _MOST_TEXT_BYTES = 16 << 20
 _OPERATIONS_AT_ONCE = 1_000_000
 _MOST_OPERATIONS = 4_000_000_000
@@ -56,7 +58,7 @@ def opened(source: Path | bytes) -> Iterator[sqlite3.Connection]:
             guard(db)
             db.execute("PRAGMA query_only=ON")
             yield db
-    except (sqlite3.Error, OverflowError) as error:
+    except DAMAGE as error:
         raise UnreadableInput(f"not a readable SQLite database: {reason_of(error)}") from error
 
 
@@ -100,6 +102,8 @@ def reason_of(error: Exception) -> str:
     """What SQLite said, for a person; it can contain names from the database."""
     if isinstance(error, sqlite3.OperationalError) and "interrupted" in str(error):
         return "reading it takes too long"
+    if isinstance(error, UnicodeDecodeError):
+        return "malformed schema"
     return "".join(letter if letter.isprintable() else "?" for letter in str(error))[:120]
 
 

@@ -20,6 +20,7 @@ from ddx_tools.model.files.nsight_export import (
     CALLS,
     COPIES,
     CUT,
+    DAMAGE,
     GRAPHS,
     KERNELS,
     NAMED_BY,
@@ -128,7 +129,7 @@ class _Export:
                     self.problems.append(f"only the first {_MOST_ROWS:,} rows were read; the rest of {table} was not")
                     break
                 yield row
-        except sqlite3.Error as error:
+        except DAMAGE as error:
             self.problems.append(f"its table {table} is damaged or cut off after {count} rows: {reason_of(error)}")
         self._left = max(0, self._left - count)
 

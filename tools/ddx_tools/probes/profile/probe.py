@@ -65,10 +65,10 @@ PROBE: Probe[ProfileArgs] = Probe(
     id="profile",
     title="Profiler traces",
     description="Why a training step is slow: where its time goes in traces of torch.profiler (Kineto) or Nsight "
-    "Systems (nsys, as SQLite) of one or all ranks. Takes any size, also gzipped, from GPU jobs (NCCL) and CPU jobs "
-    "(Gloo). Shows computing, exposed communication and how much of it is waiting for a late rank (straggler, on aligned "
-    "clocks), overlap, copies, the data loader, GPU idle time; collectives with their bandwidth, DDP's buckets, kernel "
-    "classes.",
+    "Systems (nsys, as SQLite) of one or all ranks. Takes any size, also gzipped, from GPU jobs (NCCL) "
+    "and CPU jobs (Gloo). Shows computing, exposed communication and how much of it is waiting for a late "
+    "rank (straggler, on aligned clocks), overlap, copies, the data loader, GPU idle time; collectives "
+    "with their bandwidth, DDP's buckets, kernel classes.",
     args=ProfileArgs,
     capture=capture,
     parse=Later("ddx_tools.probes.profile.material:profile_rows"),
