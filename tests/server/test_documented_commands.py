@@ -19,6 +19,7 @@ from test_baseline import run_of
 from test_cli import HUNG, LOGS, ROOT, run
 
 from ddx_evals.simulator.formats.kineto import TraceShape, trace
+from ddx_evals.simulator.formats.nsight import export
 from ddx_server.cli import app
 from ddx_tools.payloads.memory_report import report
 
@@ -137,6 +138,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         traced = b"".join(trace(TraceShape(ranks=2, steps=4, layers=4, kernels=4, transfer_us=125.0), rank))
         (tmp_path / f"traces/rank{rank}.json.gz").write_bytes(gzip.compress(traced, 1))
     shutil.copy(tmp_path / "traces/rank0.json.gz", tmp_path)
+    (tmp_path / "nsys").mkdir()
+    for rank in range(2):
+        export(tmp_path / f"nsys/trace_rank{rank}.sqlite", TraceShape(ranks=2, steps=4, layers=2, kernels=2), [rank])
     (tmp_path / "reports").mkdir()
     for step in range(3):
         report(str(tmp_path / "reports/memory-rank{rank}.jsonl"), step=step)

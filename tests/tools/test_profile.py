@@ -25,7 +25,8 @@ from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.diagnosis import Finding, ProbeResult
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.parsers.profiles import trace_json
-from ddx_tools.parsers.profiles.kineto import bus_factor, collective_of, kernel_class, read_trace
+from ddx_tools.parsers.profiles.kineto import read_trace
+from ddx_tools.parsers.profiles.rank_trace import bus_factor, collective_of, kernel_class
 from ddx_tools.probes.registry import probe
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddx_tools.parsers.profiles.kineto import Busy, RankTrace
+from ddx_tools.parsers.profiles.rank_trace import Busy, RankTrace
 from ddx_tools.probes.profile.findings import union_ns
 from ddx_tools.probes.profile.material import PARTS, where_time_went
 

@@ -738,13 +738,15 @@ CREATE TABLE trace_ranks (
     world_size      INTEGER,  -- number of ranks
     device          VARCHAR,  -- gpu: kernels were recorded, and computing is what they do; cpu: computing is what operators do
     events          BIGINT,   -- events in the trace
-    steps_by        VARCHAR,  -- what marks its steps: profiler | optimizer (numbers then count within this trace alone)
+    steps_by        VARCHAR,  -- what marks its steps: profiler | range (NVTX ranges of the program that number them) | optimizer (numbers then count within this trace alone)
+    pid             INTEGER,  -- process, if the trace's file holds several and says no ranks
     source          VARCHAR   -- raw file of the bundle
 );
 
 CREATE TABLE trace_steps (
     rank            INTEGER,  -- global rank
-    step            BIGINT,   -- number of the step in the profiler's schedule; NULL: the trace marks no steps, and this is all of it
+    pid             INTEGER,  -- process, as in trace_ranks
+    step            BIGINT,   -- number of the step in the profiler's schedule or in its range; NULL: the trace marks no steps, and this is all of it
     start_ns        BIGINT,   -- begin, ns since the epoch on the clock of the rank
     end_ns          BIGINT,   -- end
     step_ns         BIGINT,   -- how long it took; the six that follow add up to it

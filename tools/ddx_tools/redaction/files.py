@@ -21,20 +21,30 @@ class _Readable(Protocol):
 def redact_file(data: bytes, counts: Counts | None = None) -> bytes:
     """Redact the content of a file; returns the same bytes if it has no secrets.
 
-    Compressed content is left out, since it was not searched. Intake unpacks archives, and their members come here.
+    Compressed content is left out, since it was not searched. Intake unpacks archives, and their members come here. Of
+    a database, what ddx reads of it is kept.
     """
     if begins_as_pickle(data[:HEAD_BYTES]):
         return redact_pickle(data, counts)
     kind = kind_of(data[:HEAD_BYTES])
+    if kind is FileKind.DATABASE:
+        from ddx_tools.redaction.databases import redact_database
+
+        return redact_database(data, counts)
     return LEFT_OUT.encode() if kind in _PACKED else redact_bytes(data, counts)
 
 
 def copy_redacted(source: Path, target: Path, counts: Counts | None = None) -> None:
     """Copy a file with its secrets redacted. Raises OSError."""
-    with source.open("rb") as file, target.open("wb") as kept:
+    with source.open("rb") as file:
         head = file.read(HEAD_BYTES)
-        kind = kind_of(head)
-        file.seek(0)
+    kind = kind_of(head)
+    if kind is FileKind.DATABASE:
+        from ddx_tools.redaction.databases import copy_redacted_database
+
+        copy_redacted_database(source, target, counts)
+        return
+    with source.open("rb") as file, target.open("wb") as kept:
         if begins_as_pickle(head):
             copy_redacted_pickle(source, kept, counts)
         elif kind in _PACKED:

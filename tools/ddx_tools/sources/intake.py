@@ -72,6 +72,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     file_kinds.FileKind.DUMP: ("flight record", "flight records"),
     file_kinds.FileKind.HEADER: ("flight record side-car", "flight record side-cars"),
     file_kinds.FileKind.TRACE: ("profiler trace", "profiler traces"),
+    file_kinds.FileKind.DATABASE: ("SQLite database", "SQLite databases"),
     file_kinds.FileKind.SNAPSHOT: ("memory snapshot", "memory snapshots"),
     file_kinds.FileKind.MEMORY: ("memory report", "memory reports"),
     TextKind.LOG: ("log", "logs"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ddx_tools.model.errors import UnreadableInput, UsageError
+from ddx_tools.model.files.kinds import HEAD_BYTES, FileKind, kind_of
 from ddx_tools.model.files.log_text import as_utf8
 from ddx_tools.redaction.text import redact
 from ddx_tools.sources.archives import SEPARATOR
@@ -24,8 +25,10 @@ NumberedLine = tuple[int | None, str]
 def lines_around(data: bytes, path: str, line: int | None, count: int = 1) -> list[NumberedLine]:
     """The lines around `count` lines from a number on (1-based), or the first lines of the file.
 
-    Raises UsageError if there is no such line.
+    Of a database, one line without a number says how to read it. Raises UsageError if there is no such line.
     """
+    if kind_of(data[:HEAD_BYTES]) is FileKind.DATABASE:
+        return [(None, f"a database, which has no lines; what ddx reads in it: ddx profile {path}")]
     text = redact(as_utf8(data).decode("utf-8", "replace")).split("\n")
     first = max(1, line - _AROUND) if line else 1
     last = line + count - 1 + _AROUND if line else _MOST_LINES

@@ -41,6 +41,8 @@ class FileKind(StrEnum):
     """The debug server's page with all ranks' records."""
     TRACE = "trace"
     """A trace from torch's profiler."""
+    DATABASE = "sqlite database"
+    """An SQLite database. Its first bytes do not say whether Nsight Systems exported it: `nsight_export` does."""
     SNAPSHOT = "memory snapshot"
     MEMORY = "memory report"
     """A report written by `ddx_tools.payloads.memory_report`."""
@@ -138,6 +140,7 @@ _SIGNS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
     (FileKind.BZIP2, _BZIP2.match),
     (FileKind.HEADER, lambda head: head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head),
     (FileKind.TRACE, _is_trace),
+    (FileKind.DATABASE, lambda head: head.startswith(b"SQLite format 3\0")),
     # A dictionary whose first key is `segments`.
     (FileKind.SNAPSHOT, lambda head: begins_as_pickle(head) and b"segments" in head[:64]),
     (FileKind.MEMORY, lambda head: head.startswith(b'{"ddx_memory_report":')),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-_DATA = ".bin .ckpt .distcp .h5 .npy .npz .onnx .parquet .pcap .pickle .pkl .pt .pth .safetensors .sqlite"
+_DATA = (
+    ".bin .ckpt .distcp .h5 .npy .npz .nsys-rep .onnx .parquet .pcap .pickle .pkl .pt .pth .qdrep .safetensors .sqlite"
+)
 _PACKED = ".bz2 .gz .tar .whl .xz .zip .zst"
 _PICTURES = ".gif .jpeg .jpg .mp4 .pdf .png .svg"
 _PROGRAMS = ".ipynb .py .pyc .so"

@@ -46,6 +46,8 @@ class ProfiledStep:
     """A step of a rank; times in ns. `waiting_ns` is the part of `exposed_ns` spent waiting for late peers."""
 
     rank: int | None
+    pid: int | None
+    """The process, if its rank is unknown and its file holds several."""
     step: int | None
     ns: int
     parts: dict[str, int]
@@ -56,13 +58,14 @@ class ProfiledStep:
 
 def steps_of(store: Store, compared: TraceComparison) -> list[ProfiledStep]:
     """Return all whole steps: neither cut by the end of a trace nor empty."""
-    rows = store.query("SELECT * FROM trace_steps WHERE step_ns > 0 ORDER BY rank, start_ns")
+    rows = store.query("SELECT * FROM trace_steps WHERE step_ns > 0 ORDER BY rank, pid, start_ns")
     if not rows:
         return []
     usual = median(row["step_ns"] for row in rows)
     return [
         ProfiledStep(
             rank=row["rank"],
+            pid=row["pid"],
             step=row["step"],
             ns=row["step_ns"],
             parts={name: row[f"{name}_ns"] for name in ("compute", "exposed", "copy", "data", "wait", "host")},
@@ -120,7 +123,7 @@ def _parts(compared: TraceComparison, steps: list[ProfiledStep]) -> Finding:
         "job.step_parts",
         Severity.NOTICE if much else Severity.INFO,
         ranks,
-        f"A step takes {1000 * usual_s:.3g} ms (median of {len(steps)} steps of {rank_list(ranks)}): "
+        f"A step takes {1000 * usual_s:.3g} ms (median of {len(steps)} steps of {rank_list(ranks, 'unknown ranks')}): "
         + ", ".join(said)
         + f"; {_hidden_words(hidden, exposed)}.",
         steps,
@@ -143,7 +146,7 @@ def _hidden_words(hidden: float, exposed: float) -> str:
 
 def _input_wait(steps: list[ProfiledStep]) -> Iterator[Finding]:
     """The input wait of the median rank: if only one rank waits for data, that does not describe the whole job."""
-    by_rank = _by_rank(steps).values()
+    by_rank = gathered(((step.rank, step.pid), step) for step in steps).values()
     shares = [(sum(step.parts["data"] for step in mine) / sum(step.ns for step in mine), mine) for mine in by_rank]
     shares.sort(key=lambda each: each[0])
     share, mine = shares[(len(shares) - 1) // 2]

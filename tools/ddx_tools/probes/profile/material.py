@@ -3,28 +3,73 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from ddx_tools.evidence.schema import as_row
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.files.kinds import FileKind
-from ddx_tools.parsers.profiles.kineto import Busy, Intervals, RankTrace, read_trace
+from ddx_tools.model.files.names import shown
+from ddx_tools.model.files.nsight_export import is_export
+from ddx_tools.model.files.suffixes import suffix
+from ddx_tools.parsers.profiles.kineto import read_trace
+from ddx_tools.parsers.profiles.nsight import read_export
+from ddx_tools.parsers.profiles.rank_trace import Busy, Intervals, RankTrace
 from ddx_tools.probes.profile.sample_rows import sample_rows
 from ddx_tools.sources import kinds
 from ddx_tools.sources.host import Host
-from ddx_tools.sources.intake import take_files
+from ddx_tools.sources.intake import Intake, intake_of, take_files
 from ddx_tools.sources.raw import Batches, Raw, RawItem
 
 _MOST_BYTES = 1 << 40
 _MOST_KERNELS = 200
+_MOST_NAMED = 8
+_REPORTS = (".nsys-rep", ".qdrep")
+"""Of Nsight Systems 2021.4 and later, and of earlier ones. Their format is not public."""
 _WHY = "where that rank spent its time is unknown"
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """Add the traces and samples among the given files and directories to `raw`."""
-    take_files(host, raw, paths, {FileKind.TRACE: "json", kinds.TextKind.SAMPLES: "log"}, _MOST_BYTES, _WHY)
+    wanted: dict[str, str] = {FileKind.TRACE: "json", FileKind.DATABASE: "sqlite", kinds.TextKind.SAMPLES: "log"}
+    take_files(host, raw, paths, wanted, _MOST_BYTES, _WHY)
+    raw.items = [item for item in raw.items if item.kind != FileKind.DATABASE or _is_export(item, raw, paths)]
+    _note_reports(intake_of(host, paths), raw)
+
+
+def _is_export(item: RawItem, raw: Raw, paths: list[str]) -> bool:
+    """Whether a database is an export of Nsight Systems. A job directory also holds those of other programs."""
+    path = item.facts["path"]
+    is_named = path in map(shown, paths)
+    try:
+        if is_export(_content(item)):
+            return True
+        problem = "no export of Nsight Systems: it has none of its tables" if is_named else ""
+    except UnreadableInput as error:
+        problem = str(error) if is_named or suffix(path) == ".sqlite" else ""
+    if problem:
+        raw.problems.append(f"{path}: {problem}. Export a report with: nsys export --type sqlite FILE.nsys-rep")
+        raw.status = ProbeStatus.PARTIAL
+    return False
+
+
+def _note_reports(taken: Intake, raw: Raw) -> None:
+    """Name the reports of Nsight Systems that were not exported."""
+    exported = {_without_suffix(material.path) for material in taken.of(FileKind.DATABASE)}
+    reports = [material.path for material in taken.materials if suffix(material.path) in _REPORTS]
+    lacking = [shown(path) for path in reports if _without_suffix(path) not in exported]
+    if lacking:
+        more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
+        raw.problems.append(
+            f"{', '.join(lacking[:_MOST_NAMED])}{more}: only Nsight Systems reads such reports. Export each: "
+            f"nsys export --type sqlite {lacking[0]}; then name the .sqlite files"
+        )
+        raw.status = ProbeStatus.PARTIAL
+
+
+def _without_suffix(path: str) -> str:
+    return path.removesuffix(PurePosixPath(path).suffix)
 
 
 def profile_rows(raw: Raw) -> Batches:
@@ -33,17 +78,42 @@ def profile_rows(raw: Raw) -> Batches:
     for item in raw.of(kinds.TextKind.SAMPLES):
         with _opened(item) as stream:
             yield "stack_samples", sample_rows(stream, item.facts["rank"], item.source)
-    for item in raw.of(FileKind.TRACE):
+    for item in [*raw.of(FileKind.TRACE), *raw.of(FileKind.DATABASE)]:
         path = item.facts["path"]
         try:
-            with _opened(item) as stream:
-                trace = read_trace(stream)
+            traces = _traces(item)
         except (UnreadableInput, OSError) as error:
             raw.problems.append(f"{path}: {error}")
             raw.status = ProbeStatus.PARTIAL
             continue
-        raw.problems += [f"{path}: {problem}" for problem in trace.problems]
-        yield from _rows(trace, trace.rank if trace.rank is not None else item.facts["rank"], item.source)
+        raw.problems += [f"{path}: {problem}" for trace in traces for problem in trace.problems]
+        if len(traces) > 1:
+            raw.problems.append(f"{path}: {_unknown_ranks(traces)}")
+        named = item.facts["rank"] if len(traces) == 1 else None
+        for trace in traces:
+            yield from _rows(trace, trace.rank if trace.rank is not None else named, item.source)
+
+
+def _traces(item: RawItem) -> list[RankTrace]:
+    """The traces in a file: of one rank, or of all processes in an export of Nsight Systems. Raises UnreadableInput."""
+    if item.kind == FileKind.DATABASE:
+        return read_export(_content(item))
+    with _opened(item) as stream:
+        return [read_trace(stream)]
+
+
+def _unknown_ranks(traces: list[RankTrace]) -> str:
+    pids = [str(trace.pid) for trace in traces]
+    listed = ", ".join(pids[:_MOST_NAMED]) + (", …" if len(pids) > _MOST_NAMED else "")
+    return (
+        f"it holds {len(pids)} processes (pids {listed}) and does not say which ranks they are, so they are not "
+        "compared. Record each rank into its own file: torchrun … --no-python nsys profile -o trace_rank%q{RANK} "
+        "python train.py"
+    )
+
+
+def _content(item: RawItem) -> Path | bytes:
+    return item.data if item.file is None else Path(item.file)
 
 
 def _opened(item: RawItem) -> BinaryIO:
@@ -54,7 +124,7 @@ def _rows(trace: RankTrace, rank: int | None, source: str) -> Batches:
     whose = {"rank": rank, "source": source}
     steps, exposed = where_time_went(trace)
     yield "trace_ranks", [as_row("trace_ranks", trace, **whose)]
-    yield "trace_steps", [{**whose, **step} for step in steps]
+    yield "trace_steps", [{**whose, "pid": trace.pid, **step} for step in steps]
     collectives: list[dict[str, Any]] = []
     for each, (exposed_ns, step) in zip(trace.collectives, exposed, strict=True):
         del each["on_gpu"]

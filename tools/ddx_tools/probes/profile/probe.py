@@ -10,7 +10,8 @@ from ddx_tools.sources.host import Host
 from ddx_tools.sources.raw import Raw
 
 _HOW_TO = (
-    "There is no trace to read. For a live job: ddx profile --record PID. Or trace a few steps on every rank: "
+    "There is no trace to read. For a live job: ddx profile --record PID. With Nsight Systems: nsys export --type "
+    "sqlite FILE.nsys-rep; then: ddx profile FILE.sqlite. Or trace a few steps on every rank: "
     "with torch.profiler.profile(schedule=torch.profiler.schedule(wait=5, warmup=2, active=3, repeat=1), "
     'on_trace_ready=lambda p: p.export_chrome_trace(f"trace_rank{torch.distributed.get_rank()}.json.gz")) as prof: … '
     "prof.step() after each step; then: ddx profile DIR"
@@ -22,8 +23,9 @@ class ProfileArgs(ProbeArgs):
 
     target: list[str] = Field(
         default_factory=list,
-        description="Traces of torch.profiler (Kineto, .json or .json.gz), samples (py-spy record --format raw), "
-        "directories or archives of them; with --record, a pid of the live job.",
+        description="Traces of torch.profiler (Kineto, .json or .json.gz), SQLite exports of Nsight Systems (nsys "
+        "export --type sqlite), samples (py-spy record --format raw), directories or archives of them; with --record, "
+        "a pid of the live job.",
     )
     record: bool = Field(
         False,
@@ -62,10 +64,11 @@ def capture(host: Host, args: ProfileArgs) -> Raw:
 PROBE: Probe[ProfileArgs] = Probe(
     id="profile",
     title="Profiler traces",
-    description="Why a training step is slow: where its time goes in torch.profiler (Kineto) traces of one or all "
-    "ranks. Takes any size, also gzipped, from GPU jobs (NCCL) and CPU jobs (Gloo). Shows computing, exposed "
-    "communication and how much of it is waiting for a late rank (straggler, on aligned clocks), overlap, copies, the "
-    "data loader, GPU idle time; collectives with their bandwidth, DDP's buckets, kernel classes.",
+    description="Why a training step is slow: where its time goes in traces of torch.profiler (Kineto) or Nsight "
+    "Systems (nsys, as SQLite) of one or all ranks. Takes any size, also gzipped, from GPU jobs (NCCL) "
+    "and CPU jobs (Gloo). Shows computing, exposed communication and how much of it is waiting for a late "
+    "rank (straggler, on aligned clocks), overlap, copies, the data loader, GPU idle time; collectives "
+    "with their bandwidth, DDP's buckets, kernel classes.",
     args=ProfileArgs,
     capture=capture,
     parse=Later("ddx_tools.probes.profile.material:profile_rows"),
@@ -77,6 +80,8 @@ PROBE: Probe[ProfileArgs] = Probe(
     examples={
         "traces/": "a directory of trace_rank*.json or *.pt.trace.json.gz of all ranks",
         "rank0.json.gz": "one rank: waiting and sending cannot be distinguished",
+        "trace_rank0.sqlite trace_rank1.sqlite": "two ranks from Nsight Systems: nsys export --type sqlite "
+        "trace_rank0.nsys-rep",
         "--record 4242 --flame stacks.txt": "a live job, by the pid of its launcher or of any rank",
         "traces/ --perfetto all.json.gz": "also writes the steps and collectives of all ranks, on one clock",
     },

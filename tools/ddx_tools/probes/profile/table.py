@@ -9,7 +9,7 @@ from typing import Any
 from ddx_tools.analysis.bandwidth.measured import size_text
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.grouping import gathered
-from ddx_tools.parsers.profiles.kineto import bus_factor
+from ddx_tools.parsers.profiles.rank_trace import bus_factor
 from ddx_tools.probes.profile.findings import ProfiledStep, steps_of
 from ddx_tools.probes.profile.matched import TraceComparison, comparison
 from ddx_tools.probes.profile.samples import sample_table
@@ -23,7 +23,7 @@ def rows_for_person(store: Store) -> list[dict[str, Any]]:
     share, details."""
     compared = store.derived(comparison)
     steps = steps_of(store, compared)
-    ranks = [_rank_row(rank, list(mine), compared) for rank, mine in groupby(steps, key=lambda step: step.rank)]
+    ranks = [_rank_row(list(mine), compared) for _, mine in groupby(steps, key=lambda step: (step.rank, step.pid))]
     others = [*_collective_rows(store, compared, steps), *_bucket_rows(store), *_kernel_rows(store, steps)]
     return [*ranks, *others, *sample_table(store)]
 
@@ -38,7 +38,8 @@ def _row(what: str, each_step: float | None, ms: float, share: float | None, det
     }
 
 
-def _rank_row(rank: int | None, steps: list[ProfiledStep], compared: TraceComparison) -> dict[str, Any]:
+def _rank_row(steps: list[ProfiledStep], compared: TraceComparison) -> dict[str, Any]:
+    rank, pid = steps[0].rank, steps[0].pid
     total = sum(step.ns for step in steps)
     shares = {name: sum(step.parts[name] for step in steps) / total for name in steps[0].parts}
     shares["waiting"] = sum(step.waiting_ns for step in steps) / total
@@ -46,8 +47,8 @@ def _rank_row(rank: int | None, steps: list[ProfiledStep], compared: TraceCompar
     detail = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items() if share >= 0.005)
     ahead = compared.clock_ns.get(rank if rank is not None else -1, 0)
     detail += f"; its clock is {ahead / 1e6:+.3g} ms off" if abs(ahead) >= 1_000_000 else ""
-    what = "a step" if rank is None else f"a step of rank {rank}"
-    return _row(what, None, median(step.ns for step in steps) / 1e6, 1.0, detail)
+    whose = f" of rank {rank}" if rank is not None else f" of pid {pid}" if pid is not None else ""
+    return _row(f"a step{whose}", None, median(step.ns for step in steps) / 1e6, 1.0, detail)
 
 
 def _collective_rows(store: Store, compared: TraceComparison, steps: list[ProfiledStep]) -> list[dict[str, Any]]:
