@@ -201,15 +201,15 @@ def test_instructions_in_a_log_stay_in_fields_for_data(config: ServeConfig, tool
 def test_a_line_of_the_program_is_data_wherever_a_diagnosis_shows_it() -> None:
     place = Location(file="train.py", line=3, function="main", source=f"step()  # {INJECTED}")
     aspect = Aspect(what="frame", suspect=INJECTED, peers="step()")
-    said = Diagnosis(
+    answer = Diagnosis(
         verdict=Verdict.DIAGNOSED,
         headline="Rank 1 is stopped",
         culprits=Party(ranks=[1], locations=[place]),
         victims=Party(ranks=[0], locations=[place]),
         differs=Differs(suspect="rank 1", peers="rank 0", aspects=[aspect]),
     )
-    assert fields_with(INJECTED, told_payload(said)) == {"untrusted_source", "untrusted_suspect"}
-    assert fields_with(INJECTED, printed_payload(said)) == {"source", "suspect"}
+    assert fields_with(INJECTED, told_payload(answer)) == {"untrusted_source", "untrusted_suspect"}
+    assert fields_with(INJECTED, printed_payload(answer)) == {"source", "suspect"}
 
 
 @pytest.mark.parametrize("tool", ["job_log", "diagnose", "open_incident"])

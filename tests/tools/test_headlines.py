@@ -230,8 +230,8 @@ def test_a_rank_that_took_another_path_is_told_with_the_line_of_its_call() -> No
     place = Location(file="/srv/job/train.py", line=37, function="mean_of_ranks")
     says = "Rank 0 took a different path from its peers; ranks 1-2 wait for it in all_reduce (collective 34 of x)."
     suspect = Suspect(ranks=[0], event=SuspectEvent.MISMATCHED, says=says, locations=[place])
-    said = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[suspect])
-    headline = with_headline(said, Waits(WaitGraph(ranks={0, 1, 2}), Roots(), (suspect,)), {}).headline
+    answer = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[suspect])
+    headline = with_headline(answer, Waits(WaitGraph(ranks={0, 1, 2}), Roots(), (suspect,)), {}).headline
     assert headline.startswith(
         "Rank 0 took a different path from its peers, at train.py:37 mean_of_ranks; ranks 1-2 wait"
     )

@@ -309,10 +309,10 @@ def test_an_export_that_is_cut_off_says_so(share: float, tmp_path: Path) -> None
     cut.write_bytes(file.read_bytes()[: int(file.stat().st_size * share)])
     assert not usual[0].problems
     try:
-        said = " ".join(read_export(cut)[0].problems)
+        message = " ".join(read_export(cut)[0].problems)
     except UnreadableInput as error:
-        said = str(error)
-    assert "damaged" in said or "malformed" in said
+        message = str(error)
+    assert "damaged" in message or "malformed" in message
 
 
 @given(st.integers(0, 1 << 16), st.binary(max_size=40))
@@ -402,10 +402,10 @@ def test_a_query_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(nsight_export, "_MOST_OPERATIONS", 20_000)
     began = time.process_time()
     try:
-        said = " ".join(read_export(file)[0].problems)
+        message = " ".join(read_export(file)[0].problems)
     except UnreadableInput as error:
-        said = str(error)
-    assert "takes too long" in said
+        message = str(error)
+    assert "takes too long" in message
     assert time.process_time() - began < 30
 
 

@@ -47,10 +47,10 @@ def blamed_line(repo: Path, at: Location) -> BlamedLine | None:
     if not path:
         return None
     revision, later = _as_it_ran(repo, path, at)
-    told = _git(repo, "blame", "--porcelain", "-L", f"{at.line},{at.line}", *revision, "--", path)
-    if not told:
+    output = _git(repo, "blame", "--porcelain", "-L", f"{at.line},{at.line}", *revision, "--", path)
+    if not output:
         return None
-    head, *rest = told.splitlines()
+    head, *rest = output.splitlines()
     fields = dict(line.split(" ", 1) for line in rest if " " in line and not line.startswith("\t"))
     text = next((line[1:] for line in rest if line.startswith("\t")), "")
     commit = head.split(" ")[0]
@@ -69,9 +69,9 @@ def _as_it_ran(repo: Path, path: str, at: Location) -> tuple[list[str], str]:
     """
     if at.source is None or _line(_read(repo / path), at) == at.source.strip():
         return [], ""
-    told = _git(repo, "log", f"-{_MOST_COMMITS}", "--format=%H %h: %s", "--", path) or ""
+    output = _git(repo, "log", f"-{_MOST_COMMITS}", "--format=%H %h: %s", "--", path) or ""
     later = ""
-    for line in told.splitlines():
+    for line in output.splitlines():
         commit, _, words = line.partition(" ")
         if _line(_git(repo, "show", f"{commit}:{path}") or "", at) == at.source.strip():
             return [commit], later

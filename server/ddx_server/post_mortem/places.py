@@ -13,10 +13,10 @@ from ddx_tools.model.diagnosis import Diagnosis, Location, SourceLines, distinct
 _MOST_PLACES = 3
 
 
-def lines_to_blame(store: Store, said: Diagnosis) -> list[Location]:
+def lines_to_blame(store: Store, answer: Diagnosis) -> list[Location]:
     """The places of an answer, each after the condition or loop around it, which may be what was changed."""
     found = []
-    for place in places_of(said)[:_MOST_PLACES]:
+    for place in places_of(answer)[:_MOST_PLACES]:
         lines = around(store, place)
         found += [_guard_of(lines, place) if lines else None, place]
     return distinct(found)

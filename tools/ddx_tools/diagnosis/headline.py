@@ -36,7 +36,7 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     """An answer whose headline also tells which device, peer or value, where it would name no place."""
     if answer.headline == NO_SYMPTOM:
         last = next(
-            (said for one in findings if one.code == "job.progress" and (said := _STEP.fullmatch(one.summary))), None
+            (step for one in findings if one.code == "job.progress" and (step := _STEP.fullmatch(one.summary))), None
         )
         headline = NO_SYMPTOM.replace(";", f" (the {last[1]});") if last else NO_SYMPTOM
         return answer.model_copy(update={"headline": headline})
