@@ -5,6 +5,7 @@ All texts are constructed after what py-spy 0.3 and 0.4, procps and /proc print.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddx_tools.diagnosis.submitted import fact_finding
+from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Finding, Verdict
@@ -374,3 +376,20 @@ def test_in_a_file_with_several_ranks_each_is_quoted_as_its_line_stands_there(tm
     lines = text.split("\n")
     assert places
     assert all(place.line and place.quote and place.quote in lines[place.line - 1] for place in places)
+
+
+@pytest.mark.parametrize(("later_s", "lines"), [(-60, 1), (60, 0)], ids=["older program", "program changed since"])
+def test_a_program_that_changed_after_the_dump_shows_no_lines(tmp_path: Path, later_s: int, lines: int) -> None:
+    program = tmp_path / "job" / "loop.py"
+    program.parent.mkdir()
+    program.write_text("def step():\n    load()\n")
+    dump = tmp_path / "dumps" / "rank0.txt"
+    dump.parent.mkdir()
+    dump.write_text(f'Process 7: python loop.py\nThread 7 (idle): "MainThread"\n    step ({program}:2)\n')
+    written = dump.stat().st_mtime
+    os.utime(program, (written + later_s, written + later_s))
+    with Store() as store:
+        found = investigate([str(dump)], store=store)
+        assert len(store.query("SELECT text FROM sources")) == lines
+    gaps = [gap for gap in found.diagnose().missing if "changed after these stacks" in gap.what]
+    assert len(gaps) == 1 - lines

@@ -40,7 +40,9 @@ from ddx_tools.probes.stacks.rows import (
 )
 from ddx_tools.sources.host import Host, Reply, ask_together
 from ddx_tools.sources.hosts.debug_endpoints import server_of_job
+from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.job_target import job_on
+from ddx_tools.sources.kinds import TextKind
 from ddx_tools.sources.raw import Raw, RawItem
 
 _PARALLEL = 8
@@ -77,7 +79,8 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
     raw = Raw(host.name)
     if args.paths:
         read_paths(host, raw, args.paths)
-        _read_sources(host, raw)
+        written = [dump.written_ns for dump in intake_of(host, args.paths).of(TextKind.STACKS) if dump.written_ns]
+        _read_sources(host, raw, unless_after_ns=max(written, default=None))
         raw.status = ProbeStatus.OK if raw.items else ProbeStatus.NO_DATA
         return raw
     if args.debug_server:
@@ -296,19 +299,30 @@ def _is_source(frame: Frame) -> bool:
     return frame.file.startswith("/") and frame.file.endswith(".py") and frame_rules().wants_source(frame)
 
 
-def _read_sources(host: Host, raw: Raw) -> None:
+def _read_sources(host: Host, raw: Raw, *, unless_after_ns: int | None = None) -> None:
     """Read the source files that the frames name, each once.
 
     A job controls the file names in its frames; only Python source is read, so that no frame can make ddx keep a
-    secret.
+    secret. `unless_after_ns`: when the dumps were written; a file that was changed later is not what the job ran.
     """
     files: dict[str, None] = {}
     for item in raw.of(STACK):
         for thread in read_dump(item.data):
             files.update(dict.fromkeys(frame.file for frame in thread.frames if _is_source(frame)))
     for file in list(files)[:_SOURCE_LIMIT_FILES]:
+        if unless_after_ns is not None and _written_ns(host, file) > unless_after_ns:
+            raw.problems.append(f"{file} was changed after these stacks were written: its lines are not shown")
+            continue
         try:
             text = host.read(file, max_bytes=_SOURCE_LIMIT_BYTES)
         except HostError:
             continue  # a frame without source text still has its file and line
         raw.items.append(RawItem(SOURCE, text.data, text.source, {"file": file}))
+
+
+def _written_ns(host: Host, file: str) -> int:
+    """The time of a file's last change in ns since the epoch; 0 if unknown, as in bundles of earlier versions."""
+    try:
+        return next((found.written_ns or 0 for found in host.walk(file).files), 0)
+    except HostError:
+        return 0
