@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from stack_bundles import NAMES, TRUTHS, forget, lose, manifest, packed, pid_of_rank, stack_of, unpacked, write_manifest
 
+from ddx_tools.diagnosis.suspects import doubting_silence
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import investigate, replay
-from ddx_tools.model.diagnosis import Diagnosis, Verdict
+from ddx_tools.model.diagnosis import Certainty, Diagnosis, Suspect, SuspectEvent, Verdict
 from ddx_tools.model.errors import DdxError, UsageError
 from ddx_tools.redaction.published import published_json
 from ddx_tools.sources.packed_bundle import pack
@@ -259,3 +260,19 @@ def test_a_bundle_named_with_other_files_is_refused_and_loses_nothing(tmp_path: 
         with pytest.raises(UsageError, match="judged alone"):
             investigate([str(bundle), *others])
     assert investigate([str(bundle)]).diagnose().suspects
+
+
+def test_a_silent_rank_of_a_damaged_bundle_may_only_have_lost_its_record() -> None:
+    silent = Suspect(ranks=[1], event=SuspectEvent.SILENT, says="Rank 1 left no report, unlike its peers.")
+    absent = Suspect(ranks=[2], event=SuspectEvent.ABSENT, says="Rank 2 never entered.")
+    answer = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[silent, absent])
+    doubted, seen = doubting_silence(answer).suspects
+    assert doubted.certainty is Certainty.LIKELY and "record was lost" in doubted.unless
+    assert seen == absent
+
+
+def test_a_bundle_without_one_of_its_files_is_incomplete(tmp_path: Path) -> None:
+    copy = unpacked("lock-order", tmp_path)
+    assert not replay(copy).is_incomplete
+    next(file for file in (copy / "raw").rglob("*") if file.is_file()).unlink()
+    assert replay(copy).is_incomplete

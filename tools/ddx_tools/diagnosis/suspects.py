@@ -129,6 +129,20 @@ def with_suspects(
     return said.model_copy(update=more)
 
 
+_UNLESS_LOST = "its record was lost: files of the bundle are missing or damaged"
+
+
+def doubting_silence(said: Diagnosis) -> Diagnosis:
+    """An answer from a bundle with gaps: a suspect that left no report may only have lost it with those files."""
+    suspects = [
+        one.model_copy(update={"certainty": Certainty.LIKELY, "unless": one.unless or _UNLESS_LOST})
+        if one.event is SuspectEvent.SILENT
+        else one
+        for one in said.suspects
+    ]
+    return said.model_copy(update={"suspects": suspects})
+
+
 def _without_guesses(suspects: list[Suspect], circle: Set[int]) -> list[Suspect]:
     """Suspects without those that may be absent, and are only some of the ranks that wait for each other."""
     guess = (Certainty.LIKELY, SuspectEvent.ABSENT)

@@ -11,7 +11,7 @@ from ddx_tools.diagnosis.diagnose import diagnose
 from ddx_tools.diagnosis.playbook import Playbooks, load_playbooks
 from ddx_tools.diagnosis.submitted import changes_of
 from ddx_tools.diagnosis.submitted_effect import why_unchanged
-from ddx_tools.diagnosis.suspects import with_suspects
+from ddx_tools.diagnosis.suspects import doubting_silence, with_suspects
 from ddx_tools.investigation.show.addresses import Names, named
 from ddx_tools.investigation.show.frameworks import own_fixes
 from ddx_tools.investigation.show.jobs_of_hosts import JobsByRank, headline_with_job
@@ -34,6 +34,8 @@ class Investigation:
 
     findings: list[Finding] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
+    is_incomplete: bool = False
+    """Whether files of the bundle are missing or damaged."""
     lacking: list[Missing] = field(default_factory=list)
     """The part of `missing` that a bundle no longer holds, or not as it was captured."""
     results: list[ProbeResult] = field(default_factory=list)
@@ -107,7 +109,7 @@ class Investigation:
         """Return the judgement of the findings, without suspects. It is computed once for each set of findings."""
         by = playbooks or load_playbooks()
         gaps = tuple(gap.what for gap in self.missing)
-        state = (id(by), tuple(map(id, self.findings)), gaps, len(self.seats), id(self.waits))
+        state = (id(by), tuple(map(id, self.findings)), gaps, len(self.seats), id(self.waits), self.is_incomplete)
         if self._judged is None or self._judged[0] != state:
             self._judged = (state, self._judgement(by))
         return self._judged[1]
@@ -125,4 +127,5 @@ class Investigation:
         said = with_suspects(
             said, blaming, self.seats, roots, len(self.waits.graph.ranks), set(self.waits.roots.circle)
         )
+        said = doubting_silence(said) if self.is_incomplete else said
         return with_detail(with_headline(with_waits(said, self.waits), self.waits, self.seats), findings)

@@ -286,6 +286,7 @@ def replay_steps(
     """Run steps against the hosts of a bundle; with `follow`, also run the next checks. See `capture_recorded`."""
     with capture_recorded(path, choose, progress, on_top) as (captured, bundle), _opened(kept) as store:
         found = conclude(store, captured, progress, told, follow=bundle if follow else None, prometheus=prometheus)
+        found.is_incomplete = bool(bundle.gaps())
         found.lacking = bundle.gaps(found.missing)
         found.missing += found.lacking
         return found
