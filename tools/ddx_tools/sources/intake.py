@@ -74,6 +74,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     file_kinds.FileKind.TRACE: ("profiler trace", "profiler traces"),
     file_kinds.FileKind.SNAPSHOT: ("memory snapshot", "memory snapshots"),
     file_kinds.FileKind.MEMORY: ("memory report", "memory reports"),
+    file_kinds.FileKind.CORE: ("core file", "core files"),
     TextKind.LOG: ("log", "logs"),
     TextKind.ERROR_FILE: ("error file", "error files"),
     TextKind.INSPECTOR: ("NCCL Inspector file", "NCCL Inspector files"),
