@@ -19,7 +19,7 @@ from ddx_tools.investigation.single_probe import run_probe
 from ddx_tools.model.diagnosis import Finding
 from ddx_tools.model.errors import HostError, UsageError
 from ddx_tools.model.files.kinds import FileKind, kind_of
-from ddx_tools.parsers.python.pystack_text import looks_like_pystack, parse_pystack, pystack_by_rank
+from ddx_tools.parsers.python.pystack_text import is_pystack, parse_pystack, pystack_by_rank
 from ddx_tools.probes.stacks import probe as stacks
 from ddx_tools.sources.bundle import Bundle
 from ddx_tools.sources.hosts.local import LocalHost
@@ -68,7 +68,7 @@ def killed(found: Investigation) -> list[Finding]:
 def test_each_text_says_which_process_it_is_and_whether_it_is_dead(
     name: str, pid: int, died: bool, signal: str | None, sent_by: int | None
 ) -> None:
-    assert looks_like_pystack(text_of(name))
+    assert is_pystack(text_of(name))
     (process,) = parse_pystack(text_of(name))
     assert (process.pid, process.died, process.signal, process.sent_by) == (pid, died, signal, sent_by)
     (main,) = (thread for thread in process.threads if thread.is_main)

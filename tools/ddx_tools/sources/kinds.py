@@ -199,7 +199,7 @@ def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
 def _holds_stacks(head: bytes) -> bool:
     """Whether a text is a dump of py-spy or pystack."""
     from ddx_tools.parsers.python.pyspy_text import looks_like_pyspy_text
-    from ddx_tools.parsers.python.pystack_text import looks_like_pystack
+    from ddx_tools.parsers.python.pystack_text import is_pystack
 
     if head.lstrip()[:1] == b"[":
         return _is_pyspy_json(head)
@@ -208,7 +208,7 @@ def _holds_stacks(head: bytes) -> bool:
     if not (of_pyspy or of_pystack):
         return False
     text = head[:STACK_BYTES].decode("utf-8", "replace")
-    return (of_pyspy and looks_like_pyspy_text(text)) or (of_pystack and looks_like_pystack(text))
+    return (of_pyspy and looks_like_pyspy_text(text)) or (of_pystack and is_pystack(text))
 
 
 def _is_pyspy_json(data: bytes) -> bool:

@@ -79,7 +79,7 @@ class PystackProcess:
         return next((thread for wanted in order for thread in self.threads if wanted(thread)), None)
 
 
-def looks_like_pystack(text: str) -> bool:
+def is_pystack(text: str) -> bool:
     """Return whether a text has stacks, or the end of a process, as pystack prints them."""
     lines = [line.rstrip() for line in text[:100_000].split("\n")]
     return any(map(_THREAD.fullmatch, lines)) or (any(map(_HEAD.fullmatch, lines)) and any(map(_DIED.fullmatch, lines)))
@@ -100,7 +100,7 @@ def pystack_by_rank(text: str) -> list[tuple[int | None, str]]:
     """
     lines = _lines_of(text)
     starts = _starts(lines)
-    ranks = [_rank_told(lines, at, end) for at, end in itertools.pairwise([*starts, len(lines)])]
+    ranks = [_rank_of(lines, at, end) for at, end in itertools.pairwise([*starts, len(lines)])]
     named = [(at, rank) for at, rank in zip(starts, ranks, strict=True) if rank is not None]
     cores = [(at, None) for at in starts if _HEAD.fullmatch(lines[at])]
     cut: Sequence[tuple[int, int | None]] = named or cores or [(0, None)]
@@ -114,12 +114,12 @@ def _lines_of(text: str) -> list[str]:
     return [line.rstrip("\r") for line in text.split("\n")]
 
 
-def _rank_told(lines: Sequence[str], at: int, end: int) -> int | None:
+def _rank_of(lines: Sequence[str], at: int, end: int) -> int | None:
     """The rank that the lines above a dump name, or its process's arguments."""
     above = " ".join(line for line in lines[max(0, at - _LINES_ABOVE) : at] if not line[:1].isspace())
     arguments = (line for line in lines[at : min(end, at + _HEAD_LINES)] if line.startswith("executable: "))
-    told = _RANK_ABOVE.findall(above)[-1:] or [rank for line in arguments for rank in _RANK_OPTION.findall(line)]
-    return int(told[0]) if told else None
+    named = _RANK_ABOVE.findall(above)[-1:] or [rank for line in arguments for rank in _RANK_OPTION.findall(line)]
+    return int(named[0]) if named else None
 
 
 def _starts(lines: Sequence[str]) -> list[int]:
@@ -161,8 +161,8 @@ def _head_facts(lines: Sequence[str], begin: int, end: int) -> dict[str, Any]:
     """The fields of a process that the head of its core gives."""
     facts: dict[str, Any] = {}
     for at in range(begin, min(end, begin + _HEAD_LINES)):
-        if told := _PROCESS.fullmatch(lines[at]):
-            facts["pid"] = int(told[1])
+        if ids := _PROCESS.fullmatch(lines[at]):
+            facts["pid"] = int(ids[1])
         elif died := _DIED.fullmatch(lines[at]):
             facts |= {"says": lines[at], "says_at": at + 1, "died": died[1] is None or died[1] in _KILLING}
             if died[1] in _KILLING:

@@ -16,8 +16,8 @@ def without_strangers(events: list[LogEvent], processes: Iterable[dict[str, Any]
     a known rank must have a pid of that rank, if one is known.
     """
     pids: dict[int | None, set[int]] = defaultdict(set)
-    told = [event.row for event in events if not event.details.get("core")]
-    for row in (*told, *processes):
+    others = [event.row for event in events if not event.details.get("core")]
+    for row in (*others, *processes):
         if row["pid"] is not None:
             pids[row["rank"]].add(row["pid"])
     everybody = set().union(*pids.values())

@@ -20,7 +20,7 @@ from ddx_tools.model.files.rank_names import rank_of_name
 from ddx_tools.parsers.launch.process_table import ProcessFacts, parse_process_text
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
-from ddx_tools.parsers.python.pystack_text import looks_like_pystack, parse_pystack, pystack_by_rank
+from ddx_tools.parsers.python.pystack_text import is_pystack, parse_pystack, pystack_by_rank
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, Reply, ask_together
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, TextKind
@@ -82,7 +82,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     raw.searched.append(f"{len(taken.materials)} files: {len(raw.of(STACK))} stack dumps")
 
 
-def _read_cores(host: Host, raw: Raw, cores: Sequence[Material], looks: Looks) -> None:
+def _read_cores(host: Host, raw: Raw, cores: Sequence[Material], dumps: Looks) -> None:
     """Add what pystack reads in core files."""
 
     def read(core: Material) -> Reply:
@@ -91,7 +91,7 @@ def _read_cores(host: Host, raw: Raw, cores: Sequence[Material], looks: Looks) -
     for core, reply in ask_together(read, cores[:_MOST_CORES], _CORES_AT_ONCE):
         if isinstance(reply, Reply):
             core.source = core.path if host.name == UNKNOWN_HOST else reply.source or core.path
-            _add(raw, core, _rank_of_core(core.name), reply.data, looks)
+            _add(raw, core, _rank_of_core(core.name), reply.data, dumps)
         else:
             raw.failed(core.path, reply, _CORE_UNREAD)
     if len(cores) > _MOST_CORES:
@@ -116,7 +116,7 @@ def _add(raw: Raw, text: Material, named: int | None, data: bytes, looks: Looks)
         parts = [(named, data)]
     else:
         decoded = data.decode("utf-8", "replace")
-        told = pystack_by_rank(decoded) if looks_like_pystack(decoded) else parts_by_rank(decoded)
+        told = pystack_by_rank(decoded) if is_pystack(decoded) else parts_by_rank(decoded)
         # The name of a file with a single rank counts more: somebody named the dump.
         parts = [(named if len(told) == 1 and named is not None else rank, part.encode()) for rank, part in told]
     many_ranks = len({rank for rank, _ in parts}) > 1
@@ -143,12 +143,12 @@ def _add(raw: Raw, text: Material, named: int | None, data: bytes, looks: Looks)
             raw.items.append(RawItem(STACK, part, text.source, facts))
 
 
-def _add_dead(raw: Raw, text: Material, rank: int | None, part: bytes, above: int, looks: Looks) -> bool:
+def _add_dead(raw: Raw, text: Material, rank: int | None, part: bytes, above: int, dumps: Looks) -> bool:
     """Add the dead processes of a part of a file; return whether there were any. Their logs may tell their ranks."""
     dead = [process for process in parse_pystack(part.decode("utf-8", "replace")) if process.died]
     for process in dead:
-        looks[rank, process.pid] += 1
-        facts = {"pid": process.pid, "rank": rank, "role": DEAD, "look": looks[rank, process.pid], "taken_s": None}
+        dumps[rank, process.pid] += 1
+        facts = {"pid": process.pid, "rank": rank, "role": DEAD, "look": dumps[rank, process.pid], "taken_s": None}
         raw.items.append(RawItem(STACK, part, text.source, {**facts, "above": above}))
         raw.searched.append(f"{text.path}: pid {process.pid}: {process.says}")
     return bool(dead)
