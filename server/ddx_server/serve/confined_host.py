@@ -39,6 +39,7 @@ class ConfinedHost(Host):
             "look": self._check_path,
             "walk": self._check_path,
             "unpack": self._check_path,
+            "core": self._check_path,
             "stack": self._check_owner,
             "threads": self._check_owner,
             "agent": self._check_owner,

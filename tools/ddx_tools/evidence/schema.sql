@@ -33,7 +33,7 @@ CREATE TABLE stack_threads (
     host            VARCHAR,  -- host name
     rank            INTEGER,  -- global rank that owns the process
     pid             INTEGER,  -- process id
-    role            VARCHAR,  -- role of the process, as in ranks
+    role            VARCHAR,  -- role of the process, as in ranks; dead: read from the core file that it left
     snapshot        INTEGER,  -- 1, 2, …: which look
     taken_s         DOUBLE,   -- wall clock of the look, seconds since the epoch
     tid             BIGINT,   -- kernel thread id (or Python's thread id where the kernel's is unknown)
@@ -901,7 +901,7 @@ CREATE VIEW process_state AS
     UNION ALL
     SELECT 'stack', host, rank, pid, role, state, activity, coalesce(blocked_on, wchan), moved, NULL, NULL, taken_s, source,
         NULL
-    FROM stack_threads WHERE is_main AND rank IS NOT NULL
+    FROM stack_threads WHERE is_main AND rank IS NOT NULL AND role <> 'dead'
     UNION ALL
     SELECT 'log', host, rank, pid, NULL, NULL, NULL, NULL, NULL, exit_code, coalesce(code, kind), time_s, source, source_line
     FROM log_events WHERE rank IS NOT NULL

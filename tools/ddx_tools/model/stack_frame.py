@@ -21,6 +21,8 @@ class Frame:
     """The line of the dump that shows it, 1-based; 0 in formats without such lines."""
     shown: str = field(default="", compare=False)
     """The frame's text in a dump that is not from py-spy."""
+    code: str = field(default="", compare=False)
+    """The text of its line, if the dump has it."""
 
     @property
     def printed(self) -> str:

@@ -243,6 +243,13 @@ class Host(ABC):
         key = " ".join([str(pid), *flags])
         return self.answer(HostCall("stack", key, {"timeout_s": timeout_s}, "json")).checked()
 
+    def core_stacks(self, path: str, *, timeout_s: float) -> Reply:
+        """The stacks of all threads in a core file, as pystack prints them: see `sources.hosts.pystack`.
+
+        The core itself is never copied.
+        """
+        return self.answer(HostCall("core", path, {"timeout_s": timeout_s})).checked()
+
     def sample(self, pid: int, seconds: float) -> Reply:
         """Sample a process's stacks for some seconds: py-spy's collapsed stacks of all threads, idle ones too."""
         call = HostCall("sample", f"{pid} {seconds:g}", {"timeout_s": 2 * seconds + 30})

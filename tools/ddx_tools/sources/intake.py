@@ -75,6 +75,7 @@ _WORDS: dict[str, tuple[str, str]] = {
     file_kinds.FileKind.DATABASE: ("SQLite database", "SQLite databases"),
     file_kinds.FileKind.SNAPSHOT: ("memory snapshot", "memory snapshots"),
     file_kinds.FileKind.MEMORY: ("memory report", "memory reports"),
+    file_kinds.FileKind.CORE: ("core file", "core files"),
     TextKind.LOG: ("log", "logs"),
     TextKind.ERROR_FILE: ("error file", "error files"),
     TextKind.INSPECTOR: ("NCCL Inspector file", "NCCL Inspector files"),

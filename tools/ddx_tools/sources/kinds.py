@@ -114,7 +114,6 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Te
     from ddx_tools.parsers.logs.log_lines import is_text_log
     from ddx_tools.parsers.nccl.nccl_ras import is_ras
     from ddx_tools.parsers.python.pyspy_json import looks_like_samples
-    from ddx_tools.parsers.python.pyspy_text import looks_like_pyspy_text
 
     if head.startswith(_FINGERPRINTS):
         return {TextKind.FINGERPRINTS}
@@ -142,12 +141,7 @@ def kinds_of_text(path: str, head: bytes, tail: bytes, *, named: bool) -> set[Te
         look = head[:LOOK_BYTES]
         if _recognised(TextKind.MACHINE, path, look):
             found.add(TextKind.MACHINE)
-    if head.lstrip()[:1] == b"[":
-        if _is_pyspy_json(head):
-            found.add(TextKind.STACKS)
-    elif (b"\nThread " in b"\n" + head or b" (most recent call first):" in head) and looks_like_pyspy_text(
-        head[:STACK_BYTES].decode("utf-8", "replace")
-    ):
+    if _holds_stacks(head):
         found.add(TextKind.STACKS)
     if parse_process_text(head[:PROCESS_BYTES].decode("utf-8", "replace")):
         found.add(TextKind.PROCESSES)
@@ -200,6 +194,21 @@ def is_note(path: str, head: bytes, depth: int, *, named: bool) -> bool:
             return False
     data = head[:NOTE_BYTES]
     return is_text_log(data) and is_prose(data.decode("utf-8", "replace"), named_so=named_so)
+
+
+def _holds_stacks(head: bytes) -> bool:
+    """Whether a text is a dump of py-spy or pystack."""
+    from ddx_tools.parsers.python.pyspy_text import looks_like_pyspy_text
+    from ddx_tools.parsers.python.pystack_text import is_pystack
+
+    if head.lstrip()[:1] == b"[":
+        return _is_pyspy_json(head)
+    of_pyspy = b"\nThread " in b"\n" + head or b" (most recent call first):" in head
+    of_pystack = b"Traceback for thread " in head or b"Core file information:" in head
+    if not (of_pyspy or of_pystack):
+        return False
+    text = head[:STACK_BYTES].decode("utf-8", "replace")
+    return (of_pyspy and looks_like_pyspy_text(text)) or (of_pystack and is_pystack(text))
 
 
 def _is_pyspy_json(data: bytes) -> bool:

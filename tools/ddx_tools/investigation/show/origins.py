@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ddx_tools.sources.bundle import JournalEntry
 
-_WORDS = {"read": "", "stack": "py-spy dump --pid ", "processes": "the process table"}
+_WORDS = {"read": "", "stack": "py-spy dump --pid ", "core": "pystack core ", "processes": "the process table"}
 _AGENT_KEY = re.compile(r'"pid": (?P<pid>\d{1,10}), "rank": (?P<rank>\d{1,10}),')
 """Matches a request to an agent, which is JSON with sorted keys."""
 _SERVER = re.compile(r'\["(https?://[^"]{1,600})"')

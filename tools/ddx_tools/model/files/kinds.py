@@ -6,6 +6,7 @@ import re
 import tarfile
 from collections.abc import Callable
 from enum import StrEnum
+from typing import Literal
 
 HEAD_BYTES = 1024
 """How many bytes from the start are needed to detect the kind."""
@@ -46,6 +47,8 @@ class FileKind(StrEnum):
     SNAPSHOT = "memory snapshot"
     MEMORY = "memory report"
     """A report written by `ddx_tools.payloads.memory_report`."""
+    CORE = "core file"
+    """The memory of a process that crashed, in ELF's form: large, and full of secrets."""
     TABLE = "table"
     """The debug server's analysis of records, which contains none itself."""
 
@@ -117,6 +120,15 @@ def looks_like_dump(head: bytes) -> bool:
     return beginning[:1] == b"{" and not is_ras and any(key in beginning[:1024] for key in keys)
 
 
+_ELF, _ET_CORE, _E_TYPE = b"\x7fELF", 4, slice(16, 18)
+
+
+def is_core(head: bytes) -> bool:
+    """Whether a file starts like a core in ELF's form (elf(5)): `e_type` at byte 16, in the byte order of byte 5."""
+    order: Literal["little", "big"] = "big" if head[5:6] == b"\x02" else "little"
+    return head.startswith(_ELF) and head[_E_TYPE] == _ET_CORE.to_bytes(2, order)
+
+
 _TITLE = re.compile(rb"<title>[^<]{0,40}FlightRecorder[^<]{0,40}PyTorch Distributed</title>")
 
 
@@ -138,6 +150,7 @@ _SIGNS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
     (FileKind.ZSTD, _is_zstd),
     (FileKind.XZ, lambda head: head.startswith(b"\xfd7zXZ\0")),
     (FileKind.BZIP2, _BZIP2.match),
+    (FileKind.CORE, is_core),
     (FileKind.HEADER, lambda head: head.lstrip()[:1] == b"{" and b'"rank"' in head and b'"taken_at_ns"' in head),
     (FileKind.TRACE, _is_trace),
     (FileKind.DATABASE, lambda head: head.startswith(b"SQLite format 3\0")),

@@ -9,7 +9,7 @@ from ddx_tools.analysis.log_events.attribution import distinct_places
 from ddx_tools.analysis.log_events.log_event import LogEvent
 from ddx_tools.model.diagnosis import Finding, Location, Severity
 from ddx_tools.model.grouping import gathered
-from ddx_tools.model.signals import signal_name
+from ddx_tools.model.signals import signal_name, signal_number
 from ddx_tools.probes.job_log.end_reports import EndReports
 
 _NOTICE_S = 29.0
@@ -63,9 +63,11 @@ def _judge_end(case: EndReports, kind: str, what: Any, all_ends: list[EndReports
         case.independent = None if what[0] == 1 else True
         return
     case.independent = True
-    if kind != "signal":
-        return
-    code, by_launcher = what
+    if kind == "fatal":  # of its launcher nothing is known
+        signal = signal_number(case.events[0].row["code"] or "")
+        code, by_launcher = -(signal or 0), False
+    else:
+        code, by_launcher = what
     others = any(other is not case for other in all_ends) or any(event.exception for event in events)
     if by_launcher or (code == -15 and others) or (code == -9 and _outlived_its_notice(case, events)):
         case.independent, case.reason = False, "stopped by the launcher"
@@ -175,9 +177,11 @@ def _killed(case: EndReports, code: int | None, fatal: list[LogEvent]) -> Findin
     places = [event.location for event in mine if event.location]
     last_words = next((event.row["text"] for event in mine), None)
     was = "was" if len(case.ranks) < 2 else "were"
+    sent_by = next((by for event in mine if (by := event.details.get("sent_by"))), None)
     how = f"{was} ended by {signal}" if signal else f"died: {last_words}"
+    how += f", which process {sent_by} sent," if signal and sent_by else ""
     why = f" ({case.reason})" if case.reason else ""
     where = f" at {places[0].short()}" if places else ""
     severity = Severity.FAILURE if case.independent else Severity.INFO
-    facts = {"signal": signal, "exit_code": code, "last_words": last_words}
+    facts = {"signal": signal, "exit_code": code, "last_words": last_words, "sent_by": sent_by}
     return case.finding("rank.killed", severity, f"{how}{where}{why}.", mine, places, **facts)

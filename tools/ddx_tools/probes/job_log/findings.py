@@ -27,6 +27,7 @@ from ddx_tools.probes.job_log.end_reports import EndReports
 from ddx_tools.probes.job_log.exceptions import raised_finding, raises
 from ddx_tools.probes.job_log.exits import ended_finding, ends
 from ddx_tools.probes.job_log.steps import step_findings
+from ddx_tools.probes.job_log.strange_cores import without_strangers
 
 _EVIDENCE_LIMIT = 8
 _OF_RANKS = ("stack_threads", "fr_dumps")
@@ -44,7 +45,9 @@ def log_findings(store: Store) -> list[Finding]:
     before = [event for event in events if is_long_before(event.about_s, first_s)]
     earlier, events = parted([event for event in events if not is_long_before(event.about_s, first_s)])
     earlier += [event for event in before if event.ranks]
-    identify(events, store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid"))
+    processes = store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid")
+    events = without_strangers(events, processes)
+    identify(events, processes)
     _mark_caught(store, events)
     codes = exit_codes(events)
     raises = {known.id: known.findings for known in signatures()}

@@ -1,4 +1,7 @@
-"""Reads stack dumps from the user: py-spy text or JSON, one or several ranks per file, data-loader workers included.
+"""Reads stack dumps from the user: py-spy text or JSON, pystack text, core files; one or several ranks per file.
+
+Data-loader workers are included. pystack also reads the core that a crashed process left: its role is `dead`, and how
+it ended becomes an event like those of logs.
 
 Kernel readings of these processes may be in the same files or beside them: output of `ps` or `cat /proc/PID/wchan`.
 """
@@ -7,30 +10,51 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ddx_tools.analysis.collectives.stacks.main_threads import BEFORE, STACK, THREADS
 from ddx_tools.model.errors import UnreadableInput
+from ddx_tools.model.files.kinds import FileKind
+from ddx_tools.model.files.names import as_folders
 from ddx_tools.model.files.rank_names import rank_of_name
 from ddx_tools.parsers.launch.process_table import ProcessFacts, parse_process_text
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
-from ddx_tools.sources.host import Host
+from ddx_tools.parsers.python.pystack_text import is_pystack, parse_pystack, pystack_by_rank
+from ddx_tools.sources.host import UNKNOWN_HOST, Host, Reply, ask_together
 from ddx_tools.sources.intake import intake_of
 from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, TextKind
 from ddx_tools.sources.material import Material
 from ddx_tools.sources.raw import Raw, RawItem
 
+Looks = Counter[tuple[int | None, int]]
+"""How many dumps of a process there are so far, by its rank and pid."""
+DEAD = "dead"
+"""Role of a process that was read from the core file that it left."""
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
+_MOST_CORES, _CORES_AT_ONCE, _CORE_DEADLINE_S = 16, 2, 60.0
+_CORE_UNREAD = "where its process was when it crashed is unknown"
+
+
+def is_worker(thread: ThreadStack) -> bool:
+    """Whether a thread runs the loop of a data-loader worker."""
+    return any(frame.module == _WORKER_LOOP for frame in thread.frames)
 
 
 def read_dump(data: bytes) -> list[ThreadStack]:
-    """Return the threads of a py-spy dump, text or JSON. Raises UnreadableInput for other bytes."""
+    """Return the threads of a dump: py-spy's text or JSON, pystack's text. Raises UnreadableInput for other bytes.
+
+    A core whose stacks could not be read gives none.
+    """
     if data.lstrip()[:1] == b"[":
         return parse_pyspy(data)
-    threads = parse_pyspy_text(data.decode("utf-8", "replace"))
+    text = data.decode("utf-8", "replace")
+    threads = parse_pyspy_text(text)
     if not threads:
-        raise UnreadableInput("not a py-spy dump", "Take one: py-spy dump --pid PID > rank3.txt")
+        processes = parse_pystack(text)
+        threads = [thread for process in processes for thread in process.threads]
+        if not processes:
+            raise UnreadableInput("not a py-spy dump", "Take one: py-spy dump --pid PID > rank3.txt")
     return threads
 
 
@@ -42,7 +66,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     have no length.
     """
     taken = intake_of(host, paths)
-    looks: Counter[tuple[int, int]] = Counter()
+    looks: Looks = Counter()
     kernel: dict[int, ProcessFacts] = {}
     sources: dict[int, str] = {}
     for text in taken.of(TextKind.STACKS, TextKind.PROCESSES):
@@ -50,23 +74,49 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
         kernel |= {pid: seen.over(kernel.get(pid)) for pid, seen in facts.items()}
         sources |= dict.fromkeys(facts, text.source)
         if TextKind.STACKS in text.kinds:
-            _add(raw, text, taken.beginning(text, STACK_BYTES), looks)
+            _add(raw, text, rank_of_name(text.name), taken.beginning(text, STACK_BYTES), looks)
+    _read_cores(host, raw, taken.of(FileKind.CORE), looks)
     for item in list(raw.of(STACK)):
         if seen := kernel.get(item.facts["pid"]):
             raw.items.append(_reading(item, seen, sources[seen.pid]))
     raw.searched.append(f"{len(taken.materials)} files: {len(raw.of(STACK))} stack dumps")
 
 
-def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]]) -> None:
-    """Add the processes of one file: ranks, each with its data-loader workers.
+def _read_cores(host: Host, raw: Raw, cores: Sequence[Material], dumps: Looks) -> None:
+    """Add what pystack reads in core files."""
 
-    `above`: how many lines precede a dump in a file with several ranks; only these lines say whose dump it is.
+    def read(core: Material) -> Reply:
+        return host.core_stacks(core.path, timeout_s=_CORE_DEADLINE_S)
+
+    for core, reply in ask_together(read, cores[:_MOST_CORES], _CORES_AT_ONCE):
+        if isinstance(reply, Reply):
+            core.source = core.path if host.name == UNKNOWN_HOST else reply.source or core.path
+            _add(raw, core, _rank_of_core(core.name), reply.data, dumps)
+        else:
+            raw.failed(core.path, reply, _CORE_UNREAD)
+    if len(cores) > _MOST_CORES:
+        raw.problems.append(
+            f"{len(cores)} core files: {_MOST_CORES} were read. Name those of the ranks that failed first."
+        )
+
+
+def _rank_of_core(name: str) -> int | None:
+    """The rank in a core's path; the numbers in `core.4242` and `core.python.0.4242` are others."""
+    folder, _, file = as_folders(name).rpartition("/")
+    return rank_of_name(name if "rank" in file else f"{folder}/core")
+
+
+def _add(raw: Raw, text: Material, named: int | None, data: bytes, looks: Looks) -> None:
+    """Add the processes of one file: ranks, each with its data-loader workers, and dead ones.
+
+    `named`: the rank in the file's name. `above`: how many lines precede a dump in a file with several ranks; only
+    these lines say whose dump it is.
     """
-    named = rank_of_name(text.name)
     if data.lstrip()[:1] == b"[":
         parts = [(named, data)]
     else:
-        told = parts_by_rank(data.decode("utf-8", "replace"))
+        decoded = data.decode("utf-8", "replace")
+        told = pystack_by_rank(decoded) if is_pystack(decoded) else parts_by_rank(decoded)
         # The name of a file with a single rank counts more: somebody named the dump.
         parts = [(named if len(told) == 1 and named is not None else rank, part.encode()) for rank, part in told]
     many_ranks = len({rank for rank, _ in parts}) > 1
@@ -74,8 +124,10 @@ def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]])
     for rank, part in parts:
         above = begins if many_ranks else None
         begins += part.count(b"\n")
+        if _add_dead(raw, text, rank, part, begins - part.count(b"\n"), looks):
+            continue
         threads = read_dump(part)
-        workers = {thread.pid for thread in threads if any(frame.module == _WORKER_LOOP for frame in thread.frames)}
+        workers = {thread.pid for thread in threads if is_worker(thread)}
         mains = {thread.pid for thread in threads} - workers
         if rank is None or len(mains - {0}) > 1:
             many = len(mains) > 1
@@ -89,6 +141,17 @@ def _add(raw: Raw, text: Material, data: bytes, looks: Counter[tuple[int, int]])
             role = "dataloader_worker" if pid in workers else "rank"
             facts = {"pid": pid, "rank": rank, "role": role, "look": looks[rank, pid], "taken_s": None, "above": above}
             raw.items.append(RawItem(STACK, part, text.source, facts))
+
+
+def _add_dead(raw: Raw, text: Material, rank: int | None, part: bytes, above: int, dumps: Looks) -> bool:
+    """Add the dead processes of a part of a file; return whether there were any. Their logs may tell their ranks."""
+    dead = [process for process in parse_pystack(part.decode("utf-8", "replace")) if process.died]
+    for process in dead:
+        dumps[rank, process.pid] += 1
+        facts = {"pid": process.pid, "rank": rank, "role": DEAD, "look": dumps[rank, process.pid], "taken_s": None}
+        raw.items.append(RawItem(STACK, part, text.source, {**facts, "above": above}))
+        raw.searched.append(f"{text.path}: pid {process.pid}: {process.says}")
+    return bool(dead)
 
 
 def _reading(item: RawItem, seen: ProcessFacts, source: str) -> RawItem:

@@ -38,7 +38,8 @@ from ddx_tools.parsers.logs.step_lines import counted_work, step_facts
 from ddx_tools.parsers.machine.file_locks import parse_file_locks
 from ddx_tools.parsers.plain_json import LARGEST, read_object, whole
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
-from ddx_tools.probes.stacks.dump_files import read_dump
+from ddx_tools.probes.stacks.core_deaths import death_rows
+from ddx_tools.probes.stacks.dump_files import DEAD, read_dump
 from ddx_tools.sources.raw import Raw, RawItem, Rows
 
 _SWITCHES_OF_A_DUMP = 2
@@ -109,8 +110,8 @@ class KernelReading(KernelView):
 
 
 def stack_rows(raw: Raw) -> Rows:
-    """Return the rows of `stack_threads`, `stack_frames`, `sources`, `unread`, `outputs`, `file_locks` and
-    `wait_counters`."""
+    """Return the rows of `stack_threads`, `stack_frames`, `sources`, `unread`, `outputs`, `file_locks`,
+    `wait_counters` and, for dead processes, `log_events`."""
     texts = _Texts({i.facts["file"]: i.data.decode("utf-8", "replace") for i in raw.of(SOURCE)})
     readings, native = readings_by_look(raw), native_frames(raw)
     rows: Rows = {"stack_threads": [], "stack_frames": [], "sources": []}
@@ -133,6 +134,7 @@ def stack_rows(raw: Raw) -> Rows:
     for item in raw.of(SOURCE):
         text = texts.raw[item.facts["file"]]
         rows["sources"].append({"host": raw.host, "file": item.facts["file"], "text": text, "source": item.source})
+    rows["log_events"] = [row for item in raw.of(STACK) if item.facts["role"] == DEAD for row in death_rows(raw, item)]
     rows["unread"] = [{"host": raw.host, **item.facts} for item in raw.of(UNREAD)]
     rows["outputs"] = [*output_rows(raw), *({"host": raw.host, **item.facts} for item in raw.of(ADVANCE))]
     rows["file_locks"] = [
@@ -238,7 +240,7 @@ def _thread_row(
     first = readings.get((pid, 1, BEFORE, thread.tid))
     user = _program_frames(thread.frames)
     innermost = user[0] if user else None
-    code = texts.line(innermost) if innermost else None
+    code = (texts.line(innermost) or innermost.code or None) if innermost else None
     kernel = now or KernelView()
     telling = innermost or next(iter(thread.frames), None)
     activity = activity_of(thread, code, kernel, native.get(pid))
@@ -301,7 +303,7 @@ def _frame_rows(host: str, item: RawItem, thread: ThreadStack, texts: _Texts) ->
         | {
             "depth": depth,
             "function": texts.qualified(frame),
-            "code": texts.line(frame),
+            "code": texts.line(frame) or frame.code or None,
             "variables": json.dumps(dict(frame.variables)) if frame.variables else None,
             "source_line": _line_of(item, frame),
         }

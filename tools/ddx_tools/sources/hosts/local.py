@@ -69,6 +69,11 @@ class LocalHost(Host):
     def _of_file(self, call: HostCall) -> Reply:
         """Answer a call about a file or an unpacked member of an archive."""
         file = self._unpacked.file(call.key) or Path(call.key)
+        if call.op == "core":
+            from ddx_tools.sources.hosts import pystack
+
+            with open_regular(file, self.roots if str(file) == call.key else ()) as core:
+                return Reply(pystack.core_stacks(core.fileno(), timeout_s=call.options["timeout_s"]))
         if call.op == "unpack":
             return Reply(self._unpacked.unpack(call.key, file, named=call.options["named"]))
         answer = _look if call.op == "look" else _read
@@ -190,7 +195,7 @@ def _metrics(call: HostCall) -> Reply:
     return ask_metrics(call)
 
 
-_OF_FILES = frozenset({"read", "look", "unpack"})
+_OF_FILES = frozenset({"read", "look", "unpack", "core"})
 _OPERATIONS: dict[str, Callable[[HostCall], Reply]] = {
     "now": lambda _: Reply(f"{time.time():.3f}".encode()),
     "run": _run,
