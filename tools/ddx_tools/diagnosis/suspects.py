@@ -132,15 +132,15 @@ def with_suspects(
 _UNLESS_LOST = "its record was lost: files of the bundle are missing or damaged"
 
 
-def doubting_silence(said: Diagnosis) -> Diagnosis:
+def doubting_silence(answer: Diagnosis) -> Diagnosis:
     """An answer from a bundle with gaps: a suspect that left no report may only have lost it with those files."""
     suspects = [
         one.model_copy(update={"certainty": Certainty.LIKELY, "unless": one.unless or _UNLESS_LOST})
         if one.event is SuspectEvent.SILENT
         else one
-        for one in said.suspects
+        for one in answer.suspects
     ]
-    return said.model_copy(update={"suspects": suspects})
+    return answer.model_copy(update={"suspects": suspects})
 
 
 def _without_guesses(suspects: list[Suspect], circle: Set[int]) -> list[Suspect]:

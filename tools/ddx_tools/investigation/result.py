@@ -127,5 +127,6 @@ class Investigation:
         said = with_suspects(
             said, blaming, self.seats, roots, len(self.waits.graph.ranks), set(self.waits.roots.circle)
         )
-        said = doubting_silence(said) if self.is_incomplete else said
+        if self.is_incomplete:
+            said = doubting_silence(said)
         return with_detail(with_headline(with_waits(said, self.waits), self.waits, self.seats), findings)

@@ -112,10 +112,10 @@ class RankTrace:
         self.intervals.add(Busy.COMMUNICATION if communicates else Busy.COMPUTE, lane, start_ns, end_ns)
         return communicates
 
-    def add_collective(self, start_ns: int, end_ns: int, **said: Any) -> None:
+    def add_collective(self, start_ns: int, end_ns: int, **columns: Any) -> None:
         """Add a collective, with further columns of `trace_collectives` and `on_gpu`."""
         if len(self.collectives) < _MOST_COLLECTIVES:
-            self.collectives.append({"start_ns": start_ns, "end_ns": end_ns, **said})
+            self.collectives.append({"start_ns": start_ns, "end_ns": end_ns, **columns})
 
     def add_update(self, name: str, end_ns: int) -> None:
         """Add the end of an optimizer step."""
