@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +92,7 @@ def _facts(
         said=said,
         target=target,
         ranks=len(ranks),
-        hosts=len({seat.host for seat in found.seats.values() if seat.host}),
+        hosts=_count_of_hosts(seat.host for seat in found.seats.values()),
         on_gpus=on_gpus,
         moments=moments,
         blamed=blamed_lines(repo, to_blame) if repo else (),
@@ -104,6 +104,12 @@ def _facts(
         baseline=compared_run(baseline, failed, progress) if baseline else None,
         fixed=compared_run(fixed, failed, progress) if fixed else None,
     )
+
+
+def _count_of_hosts(names: Iterable[str | None]) -> int:
+    """How many hosts the names mean: torchrun says `localhost` of a host that other sources name."""
+    known = {name for name in names if name}
+    return len(known - {"localhost"}) or len(known)
 
 
 def _reproducer(store: Store, said: Diagnosis, out: Path) -> tuple[Path | None, str]:

@@ -84,7 +84,7 @@ def _impact(facts: PostMortemFacts) -> PostMortemSection:
     else:
         made.questions.append("How many ranks and hosts did the job have?")
     silence_s, since, last = facts.moments.silence_s, facts.moments.silent_since, facts.moments.last
-    if silence_s is not None and since and last:
+    if silence_s is not None and silence_s >= 1 and since and last:
         made.lines.append(
             f"- No progress for at least {_duration(silence_s)}: from {clock(since.time_s)} ({plain(since.says)}) to "
             f"{clock(last.time_s)} UTC ({plain(last.says)})."
