@@ -28,7 +28,10 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 def analyse(store: Store) -> list[Finding]:
     """All findings from the flight records of a store, most telling first."""
     waits = store.derived(solved)
-    return _findings(waits) if waits.records.ranks else []
+    if waits.records.ranks:
+        return _findings(waits)
+    others = simultaneity.other_attempts(waits.records)
+    return [others] if others else []
 
 
 def analyse_records(records: Records) -> list[Finding]:

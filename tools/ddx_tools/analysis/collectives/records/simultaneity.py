@@ -15,6 +15,7 @@ from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 
 _NS = 1e9
 _MAX_EVIDENCE = 8
+_MAX_LEFT_OUT = 3
 
 
 def missing_records(records: Records) -> Finding | None:
@@ -109,7 +110,8 @@ def other_attempts(records: Records) -> Finding | None:
     """A notice about dumps that were not compared because they are from another attempt or an earlier moment."""
     if not records.left_out:
         return None
-    said = "Only the flight records of the last attempt were compared. " + " ".join(records.left_out[:2])
+    compared = "Only the flight records of one attempt were compared. " if records.ranks else ""
+    said = compared + " ".join(records.left_out[:_MAX_LEFT_OUT])
     return raising.finding(
         "records.left_out",
         Severity.NOTICE,
