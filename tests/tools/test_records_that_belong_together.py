@@ -31,6 +31,8 @@ def record(
     op: str = "all_reduce",
     last_op: str | None = None,
     size: int = 32,
+    enqueued: int | None = None,
+    completed: int | None = None,
     top: Mapping[str, Any] | None = None,
 ) -> bytes:
     """A record of one collective per step; in the last one the rank stands, or has finished it."""
@@ -53,9 +55,9 @@ def record(
             )
         )
     status = {
-        "last_enqueued_collective": calls,
+        "last_enqueued_collective": calls if enqueued is None else enqueued,
         "last_started_collective": calls,
-        "last_completed_collective": calls - stands,
+        "last_completed_collective": calls - stands if completed is None else completed,
     }
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": str([*members])}}
     return as_pickle(dump(*entries, pg_config=groups, pg_status={"0": status}, **(top or {})))
@@ -124,6 +126,9 @@ EARLIER = NOON - 60 * S
         ({**peers(), 1: record(5, begun_ns=NOON, members=range(2))}, "list ranks 0-1 as all members"),
         ({**peers(1), 1: peers(1)[0]}, "ranks 0-1 are copies"),
         ({**peers(2), 1: peers(2)[0]}, "ranks 0-1 are copies"),
+        ({rank: record(5, begun_ns=NOON + rank, enqueued=9) for rank in RANKS}, "called collective 9 of default_pg"),
+        ({rank: record(5, begun_ns=NOON + rank, enqueued=9, completed=9) for rank in RANKS}, "only the end of 5"),
+        ({**peers(), 1: record(5, begun_ns=NOON + 1, completed=4)}, "rank 1 called collective 5"),
         (dict.fromkeys(RANKS, record(5, begun_ns=NOON, timed=False)), "no time in those of ranks 0-3"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
