@@ -237,3 +237,25 @@ def test_records_of_two_jobs_decide_nothing_if_neither_has_more(tmp_path: Path) 
     found = judged(tmp_path, {**{rank: peers(stand=True)[rank] for rank in (0, 1)}, **other})
     assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks and not found.suspects
     assert any("ranks 0-1 list ranks 0-3; those of ranks 2-3 list ranks 0-7" in one for one in reasons(found))
+
+
+# --- versions
+
+
+@pytest.mark.parametrize(
+    ("top", "told"),
+    [
+        ({"comm_lib_version": "2.18.1"}, ["nccl library 2.27.3 (ranks 0, 2-3) and 2.18.1 (rank 1)"]),
+        ({"version": "2.4"}, ["nccl format 2.10 (ranks 0, 2-3) and 2.4 (rank 1)"]),
+        ({}, []),
+    ],
+)
+def test_a_record_of_another_version_is_mentioned_and_compared(
+    tmp_path: Path, top: Mapping[str, Any], told: list[str]
+) -> None:
+    one = record(5, begun_ns=NOON, stands=True, last_op=OTHER, top=top)
+    found = judged(tmp_path, {**peers(stand=True), 1: one})
+    assert found.verdict is Verdict.DIAGNOSED and found.culprits.ranks == [1]
+    assert [reason for reason in reasons(found) if "versions" in reason] == [
+        f"The flight records name different versions: {each}" for each in told
+    ]

@@ -77,8 +77,7 @@ def _findings(waits: Solved) -> list[Finding]:
         and simultaneity.overlap(records)
     ):
         about.append(doubt_about(records, fronts) or simultaneity.consistent(records))
-    if others := simultaneity.other_attempts(records):
-        about.append(others)
+    about += filter(None, (simultaneity.other_attempts(records), simultaneity.other_versions(records)))
     return faults + about
 
 

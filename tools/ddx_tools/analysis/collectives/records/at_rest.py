@@ -144,17 +144,18 @@ def _unfinished(records: Records, fronts: Fronts) -> _Doubt | None:
 
 
 def _cut(records: Records) -> _Doubt | None:
-    """Ranks of unknown time whose counters tell of calls that they had not finished, or that their entries lack."""
+    """Ranks of unknown time whose counters show calls that they had not finished, or that their entries lack."""
     for group in records.groups.values():
         for rank, position in group.positions.items():
             if position.enqueued is None or position.enqueued < 0 or records.ranks[rank].taken_ns is not None:
                 continue
             ends = [number for number in (position.completed, position.last_recorded) if number is not None]
             if ends and min(ends) < position.enqueued:
-                return "cut", [rank], (
+                why = (
                     f"by its counters, rank {rank} called collective {position.enqueued} of {group.label}, but its "
                     f"record shows only the end of {min(ends)}"
                 )
+                return "cut", [rank], why
     return None
 
 
