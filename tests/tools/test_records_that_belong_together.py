@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from constructed_records import as_pickle, dump, entry
@@ -26,16 +27,26 @@ def record(
     members: range = RANKS,
     timed: bool = True,
     ends_known: bool = True,
+    step_s: int = 1,
+    op: str = "all_reduce",
+    last_op: str | None = None,
+    size: int = 32,
+    enqueued: int | None = None,
+    completed: int | None = None,
+    top: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """A record of one collective a second; in the last one the rank stands, or has finished it."""
+    """A record of one collective per step; in the last one the rank stands, or has finished it."""
     entries = []
     for seq in range(first, calls + 1):
-        called, done = begun_ns + seq * S, not (stands and seq == calls)
+        called, done = begun_ns + seq * step_s * S, not (stands and seq == calls)
         entries.append(
             entry(
                 record_id=seq - 1,
                 collective_seq_id=seq,
                 op_id=seq,
+                profiling_name=f"nccl:{last_op or op if seq == calls else op}",
+                input_sizes=[[size]],
+                output_sizes=[[size]],
                 time_created_ns=called if timed else None,
                 time_discovered_started_ns=called + 1_000_000 if timed and ends_known else None,
                 time_discovered_completed_ns=called + 2_000_000 if done and timed and ends_known else None,
@@ -44,12 +55,12 @@ def record(
             )
         )
     status = {
-        "last_enqueued_collective": calls,
+        "last_enqueued_collective": calls if enqueued is None else enqueued,
         "last_started_collective": calls,
-        "last_completed_collective": calls - stands,
+        "last_completed_collective": calls - stands if completed is None else completed,
     }
     groups = {"0": {"name": "0", "desc": "default_pg", "ranks": str([*members])}}
-    return as_pickle(dump(*entries, pg_config=groups, pg_status={"0": status}))
+    return as_pickle(dump(*entries, pg_config=groups, pg_status={"0": status}, **(top or {})))
 
 
 def judged(folder: Path, records: Mapping[int, bytes]) -> Diagnosis:
@@ -115,6 +126,9 @@ EARLIER = NOON - 60 * S
         ({**peers(), 1: record(5, begun_ns=NOON, members=range(2))}, "list ranks 0-1 as all members"),
         ({**peers(1), 1: peers(1)[0]}, "ranks 0-1 are copies"),
         ({**peers(2), 1: peers(2)[0]}, "ranks 0-1 are copies"),
+        ({rank: record(5, begun_ns=NOON + rank, enqueued=9) for rank in RANKS}, "called collective 9 of default_pg"),
+        ({rank: record(5, begun_ns=NOON + rank, enqueued=9, completed=9) for rank in RANKS}, "only the end of 5"),
+        ({**peers(), 1: record(5, begun_ns=NOON + 1, completed=4)}, "rank 1 called collective 5"),
         (dict.fromkeys(RANKS, record(5, begun_ns=NOON, timed=False)), "no time in those of ranks 0-3"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -161,3 +175,87 @@ def test_a_record_of_the_same_hour_without_a_shared_number_is_compared(tmp_path:
     found = judged(tmp_path, {**STANDING, 1: record(3, begun_ns=NOON, stands=True)})
     assert not reasons(found)
     assert [one.ranks for one in found.suspects] == [[1]]
+
+
+OTHER = "broadcast"
+
+
+@pytest.mark.parametrize("apart_s", [-90, -600, -3_000, -7_200, 600, 7_200])
+def test_a_record_of_other_calls_at_another_time_is_left_out(tmp_path: Path, apart_s: int) -> None:
+    found = judged(tmp_path, {**peers(stand=True), 1: record(5, begun_ns=NOON + apart_s * S, stands=True, op=OTHER)})
+    assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks
+    way = "before" if apart_s < 0 else "after"
+    assert any(f"rank 1 was left out: from another time, {abs(apart_s)} s {way}" in one for one in reasons(found))
+
+
+@pytest.mark.parametrize(
+    "of_rank_1",
+    [
+        pytest.param(record(5, begun_ns=NOON - 3_600 * S, stands=True, size=64), id="other sizes"),
+        pytest.param(record(5, begun_ns=NOON - 3_600 * S, stands=True, last_op=OTHER, step_s=20), id="another pace"),
+        pytest.param(record(1, begun_ns=NOON - 3_600 * S, stands=True, op=OTHER), id="nothing finished"),
+    ],
+)
+def test_a_record_that_no_wrong_clock_explains_is_left_out(tmp_path: Path, of_rank_1: bytes) -> None:
+    found = judged(tmp_path, {**peers(stand=True), 1: of_rank_1})
+    assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks
+    assert any("rank 1 was left out" in reason for reason in reasons(found))
+
+
+@pytest.mark.parametrize(
+    ("calls", "of_rank_1"),
+    [
+        pytest.param(5, {"last_op": OTHER}, id="one moment"),
+        pytest.param(5, {"op": OTHER}, id="one moment, other calls from the start"),
+        pytest.param(5, {"last_op": OTHER, "begun_ns": NOON - 7_200 * S}, id="a clock two hours slow"),
+        pytest.param(5, {"last_op": OTHER, "begun_ns": NOON + 1_234 * S}, id="a clock 20 minutes fast"),
+        pytest.param(1, {"op": OTHER, "begun_ns": NOON + 300 * S}, id="the first call, five minutes late"),
+    ],
+)
+def test_a_record_of_the_same_run_is_compared(tmp_path: Path, calls: int, of_rank_1: Mapping[str, Any]) -> None:
+    one = record(calls, **{"begun_ns": NOON, "stands": True, **of_rank_1})
+    found = judged(tmp_path, {**peers(calls, stand=True), 1: one})
+    assert found.verdict is Verdict.DIAGNOSED and found.culprits.ranks == [1]
+    assert not any("left out" in reason for reason in reasons(found))
+
+
+# --- members of the default group
+
+
+def of_members(members: range, op: str = "all_reduce") -> bytes:
+    return record(5, begun_ns=NOON + len(members), stands=True, members=members, op=op)
+
+
+def test_a_record_of_a_job_of_another_size_is_left_out(tmp_path: Path) -> None:
+    found = judged(tmp_path, {**peers(stand=True), 1: of_members(range(8), OTHER)})
+    assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks
+    assert any("rank 1 was left out" in one and "list ranks 0-7 as all members" in one for one in reasons(found))
+
+
+def test_records_of_two_jobs_decide_nothing_if_neither_has_more(tmp_path: Path) -> None:
+    other = {rank: of_members(range(8), OTHER) for rank in (2, 3)}
+    found = judged(tmp_path, {**{rank: peers(stand=True)[rank] for rank in (0, 1)}, **other})
+    assert found.verdict is Verdict.UNDECIDED and not found.culprits.ranks and not found.suspects
+    assert any("ranks 0-1 list ranks 0-3; those of ranks 2-3 list ranks 0-7" in one for one in reasons(found))
+
+
+# --- versions
+
+
+@pytest.mark.parametrize(
+    ("top", "told"),
+    [
+        ({"comm_lib_version": "2.18.1"}, ["nccl library 2.27.3 (ranks 0, 2-3) and 2.18.1 (rank 1)"]),
+        ({"version": "2.4"}, ["nccl format 2.10 (ranks 0, 2-3) and 2.4 (rank 1)"]),
+        ({}, []),
+    ],
+)
+def test_a_record_of_another_version_is_mentioned_and_compared(
+    tmp_path: Path, top: Mapping[str, Any], told: list[str]
+) -> None:
+    one = record(5, begun_ns=NOON, stands=True, last_op=OTHER, top=top)
+    found = judged(tmp_path, {**peers(stand=True), 1: one})
+    assert found.verdict is Verdict.DIAGNOSED and found.culprits.ranks == [1]
+    assert [reason for reason in reasons(found) if "versions" in reason] == [
+        f"The flight records name different versions: {each}" for each in told
+    ]

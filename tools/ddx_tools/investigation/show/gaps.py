@@ -14,7 +14,9 @@ _HELD = (
 )
 
 _UNUSED = {
+    "job.finished": "the end of some ranks does not show that all ended well",
     "records.left_out": "it was not compared with the other records",
+    "records.other_version": "ranks of one run usually load one version, so some may be of another run",
     "records.inconsistent": "records show health only if all are of one run and one moment, and at rest",
 }
 
@@ -24,7 +26,7 @@ def unused(findings: Iterable[Finding]) -> list[Missing]:
     return [
         Missing(what=one.summary.rstrip("."), why_it_matters=_UNUSED[one.code])
         for one in findings
-        if one.code in _UNUSED
+        if one.code in _UNUSED and (one.code != "job.finished" or one.attributes.get("part_of_job"))
     ]
 
 

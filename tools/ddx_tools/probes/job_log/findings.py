@@ -51,10 +51,11 @@ def log_findings(store: Store) -> list[Finding]:
     _mark_caught(store, events)
     codes = exit_codes(events)
     raises = {known.id: known.findings for known in signatures()}
+    size = _seen_size(store)
     findings = [
         *failure_findings(events, codes),
-        *collective_findings(events, raises, {rank for event in events for rank in event.ranks}, _seen_size(store)),
-        *(one for one in message_findings(events) if _is_no_early_end(one, events)),
+        *collective_findings(events, raises, {rank for event in events for rank in event.ranks}, size),
+        *_messages(events, size),
         *ran_out_of_data(events, read_crowd(events)),
         *left_the_loop(events),
         *step_findings(events, {row["source"] for row in store.query("SELECT source FROM logs WHERE cut")}),
@@ -101,7 +102,16 @@ def _ranks_unseen(store: Store, events: list[LogEvent], findings: list[Finding])
     )
 
 
+_NO_RANK = -1
 _WELL_ENDED = ("job.finished", "job.exited_zero")
+
+
+def _messages(events: list[LogEvent], seen_size: int | None) -> list[Finding]:
+    """Findings from messages. The end of some ranks counts as that of the job if the whole job exited with 0."""
+    found = [one for one in message_findings(events) if _is_no_early_end(one, events)]
+    if any(one.code == "job.exited_zero" for one in found):
+        return found
+    return [_end_of_some(one, events, seen_size) for one in found]
 
 
 def _is_no_early_end(finding: Finding, events: list[LogEvent]) -> bool:
@@ -112,6 +122,21 @@ def _is_no_early_end(finding: Finding, events: list[LogEvent]) -> bool:
         return False
     steps = {event.evidence.source: event.evidence.line or 0 for event in events if event.kind == "step"}
     return all((place.line or 0) > steps.get(place.source, 0) for place in finding.evidence[-1:])
+
+
+def _end_of_some(finding: Finding, events: list[LogEvent], seen_size: int | None) -> Finding:
+    """A finding of a good end, marked if its logs hold one rank each and no log is of some other ranks of the job."""
+    if finding.code != "job.finished" or not finding.ranks:
+        return finding
+    job = read_crowd(events, seen_size)
+    unheard = {*job.everybody} - job.known
+    spoken: dict[str, set[int]] = defaultdict(set)
+    for event in events:
+        spoken[event.evidence.source].update(event.ranks or (_NO_RANK,))
+    if not unheard or any(len(spoken[place.source]) > 1 for place in finding.evidence):
+        return finding
+    summary = f"{finding.summary} No log is of {rank_list(unheard)}, which the job has too."
+    return finding.model_copy(update={"summary": summary, "attributes": {**finding.attributes, "part_of_job": True}})
 
 
 def _job_ended(events: list[LogEvent], codes: dict[int, int]) -> Iterator[Finding]:

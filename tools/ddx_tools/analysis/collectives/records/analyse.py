@@ -28,7 +28,10 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 def analyse(store: Store) -> list[Finding]:
     """All findings from the flight records of a store, most telling first."""
     waits = store.derived(solved)
-    return _findings(waits) if waits.records.ranks else []
+    if waits.records.ranks:
+        return _findings(waits)
+    others = simultaneity.other_attempts(waits.records)
+    return [others] if others else []
 
 
 def analyse_records(records: Records) -> list[Finding]:
@@ -74,8 +77,7 @@ def _findings(waits: Solved) -> list[Finding]:
         and simultaneity.overlap(records)
     ):
         about.append(doubt_about(records, fronts) or simultaneity.consistent(records))
-    if others := simultaneity.other_attempts(records):
-        about.append(others)
+    about += filter(None, (simultaneity.other_attempts(records), simultaneity.other_versions(records)))
     return faults + about
 
 

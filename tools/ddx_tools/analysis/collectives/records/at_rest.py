@@ -24,7 +24,7 @@ _NS = 1e9
 _MAX_EVIDENCE = 8
 _ENDED = ("idle", "hidden")
 
-_How = Literal["copies", "members", "undated", "apart", "unfinished", "ends_early"]
+_How = Literal["copies", "members", "undated", "apart", "unfinished", "cut", "ends_early"]
 _Doubt = tuple[_How, Collection[int], str]
 
 
@@ -36,6 +36,7 @@ def doubt_about(records: Records, fronts: Fronts) -> Finding | None:
         or _undated(records)
         or _apart(records)
         or _unfinished(records, fronts)
+        or _cut(records)
         or _ends_early(records)
     )
     if found is None:
@@ -140,6 +141,22 @@ def _unfinished(records: Records, fronts: Fronts) -> _Doubt | None:
     if not ranks:
         return None
     return "unfinished", ranks, f"{rank_list(ranks)} had not finished what {'it' if len(ranks) == 1 else 'they'} called"
+
+
+def _cut(records: Records) -> _Doubt | None:
+    """Ranks of unknown time whose counters show calls that they had not finished, or that their entries lack."""
+    for group in records.groups.values():
+        for rank, position in group.positions.items():
+            if position.enqueued is None or position.enqueued < 0 or records.ranks[rank].taken_ns is not None:
+                continue
+            ends = [number for number in (position.completed, position.last_recorded) if number is not None]
+            if ends and min(ends) < position.enqueued:
+                why = (
+                    f"by its counters, rank {rank} called collective {position.enqueued} of {group.label}, but its "
+                    f"record shows only the end of {min(ends)}"
+                )
+                return "cut", [rank], why
+    return None
 
 
 def _ends_early(records: Records) -> _Doubt | None:

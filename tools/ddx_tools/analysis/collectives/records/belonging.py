@@ -1,46 +1,103 @@
-"""Whether the records of several ranks come from one run of a job, judged by when they entered the same collectives.
+"""Whether the records of several ranks come from one run of one job: by its members, and by when and what they called.
 
 Where two records of one group share no number, their last calls are compared: in one run, ring buffers that overlap in
 time also overlap in numbers. Host clocks differ by seconds, wrong ones by minutes. Records that are hours apart are
-from another run, or copies.
+from another run, or copies. Records that are minutes apart are compared only if a wrong clock explains it: most
+collectives that both sides finished are the same operations, at one constant distance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.attempts import LIVE
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import rank_list
+from ddx_tools.model.grouping import gathered
 
-_NS_PER_HOUR = 3_600_000_000_000
+_NS = 1_000_000_000
+_NS_PER_HOUR = 3600 * _NS
 _APART_NS = 3 * _NS_PER_HOUR
 """No rank waits this long in one collective for its peers, and no clock is off by this much."""
+_CLOCKS_NS = 60 * _NS
+"""Ranks of one run call the same collective within this period, unless the clock of one is wrong."""
+_WAIT_NS = 600 * _NS
+"""NCCL's default timeout: no rank waits longer than this for peers to make their first call."""
+_STEADY_NS = 5 * _NS
+"""All members see the end of a collective within this period."""
 
 _Dumps = Mapping[int, list[dict[str, Any]]]
+_LeftOut = tuple[set[int], list[str]]
 
 
-def of_other_runs(store: Store, dumps: _Dumps) -> tuple[set[int], list[str]]:
-    """Ranks whose records are from another run than most, and a line about them: hours lie between the calls."""
+def of_other_jobs(store: Store, dumps: _Dumps) -> _LeftOut:
+    """Ranks whose records list other members of the default group than most, and a line about them.
+
+    Only lists that share a rank contradict each other. If no list has the most records, all of them are left out.
+    """
+    mine = {dump["dump"]: rank for rank, each in dumps.items() for dump in each}
+    listed = [(tuple(row["members"]), mine[row["dump"]]) for row in store.query(_DEFAULT) if row["dump"] in mine]
+    ranks_of = {members: {*ranks} for members, ranks in gathered(listed).items()}
+    most = max(map(len, ranks_of.values()), default=0)
+    usual = [members for members, ranks in ranks_of.items() if len(ranks) == most]
+    clashing = [members for members in ranks_of if any({*members} & {*other} for other in usual if other != members)]
+    if not clashing:
+        return set(), []
+    if tie := [members for members in clashing if members in usual]:
+        each = "; ".join(f"those of {rank_list(ranks_of[one])} list {rank_list([*one])}" for one in sorted(tie))
+        line = (
+            "Flight records that list different members of default_pg are of different jobs, and no list has the most "
+            f"records: {each}. None of them was compared."
+        )
+        return set().union(*(ranks_of[members] for members in clashing)), [line]
+    others = set().union(*(ranks_of[members] for members in clashing))
+    lists = " or ".join(rank_list([*members]) for members in sorted(clashing))
+    return others, [
+        f"{_records_of(others)} left out: records that list {lists} as all members of default_pg are of another job "
+        f"than those of {rank_list(ranks_of[usual[0]])}, which list {rank_list([*usual[0]])}."
+    ]
+
+
+_DEFAULT = """
+SELECT DISTINCT m.dump, g.members FROM fr_memberships m JOIN fr_groups g USING (group_id)
+WHERE g.description = 'default_pg' AND g.members IS NOT NULL ORDER BY ALL
+"""
+
+
+def of_other_runs(store: Store, dumps: _Dumps) -> _LeftOut:
+    """Ranks whose records are from another run than most, and lines about them: judged by the times of the calls.
+
+    Needs the table `rules`.
+    """
     called = {
         rank: max(dump["last_call_ns"] for dump in mine)
         for rank, mine in dumps.items()
         if all(dump["origin"] not in LIVE and dump["last_call_ns"] is not None for dump in mine)
     }
+    others, lines = _hours_apart(store, dumps, called)
+    strange, more = _minutes_apart(store, dumps, {rank: ns for rank, ns in called.items() if rank not in others})
+    return others | strange, [*lines, *more]
+
+
+def _records_of(ranks: Iterable[int]) -> str:
+    named = [*ranks]
+    one = len(named) == 1
+    return f"The flight record{'' if one else 's'} of {rank_list(named)} {'was' if one else 'were'}"
+
+
+def _hours_apart(store: Store, dumps: _Dumps, called: Mapping[int, int]) -> _LeftOut:
+    """Ranks whose calls are hours apart from those of the others, whatever they are."""
     if not called or max(called.values()) - min(called.values()) <= _APART_NS:
         return set(), []
-    kept = _most(called)
-    store.replace("runs", {"dump": "BIGINT", "is_kept": "BOOLEAN", "rank": "INTEGER"}, [
-        [dump["dump"], rank in kept, rank] for rank in called for dump in dumps[rank]
-    ])  # fmt: skip
-    apart = store.query(_APART)
+    kept = _most(called, _APART_NS)
+    _make_runs(store, dumps, called, kept)
     distances = {
         row["rank"]: min(abs(called[row["rank"]] - called[rank]) for rank in kept)
         if row["apart_ns"] is None
         else row["apart_ns"]
-        for row in apart
+        for row in store.query(_APART)
     }
     others = {rank: apart_ns for rank, apart_ns in distances.items() if apart_ns > _APART_NS}
     if not others:
@@ -48,11 +105,17 @@ def of_other_runs(store: Store, dumps: _Dumps) -> tuple[set[int], list[str]]:
     hours = max(others.values()) / _NS_PER_HOUR
     one = len(others) == 1
     line = (
-        f"The flight record{'' if one else 's'} of {rank_list(set(others))} {'was' if one else 'were'} left out: "
-        f"{'its' if one else 'their'} collectives were called {hours:.0f} hours apart from those of the other ranks, "
-        f"so {'it is' if one else 'they are'} from another run of the job."
+        f"{_records_of(others)} left out: {'its' if one else 'their'} collectives were called {hours:.0f} hours apart "
+        f"from those of the other ranks, so {'it is' if one else 'they are'} from another run of the job."
     )
     return set(others), [line]
+
+
+def _make_runs(store: Store, dumps: _Dumps, called: Iterable[int], kept: set[int]) -> None:
+    """Create the table `runs`: the dumps to compare, and whether they are of the ranks that most others agree with."""
+    store.replace("runs", {"dump": "BIGINT", "is_kept": "BOOLEAN", "rank": "INTEGER"}, [
+        [dump["dump"], rank in kept, rank] for rank in called for dump in dumps[rank]
+    ])  # fmt: skip
 
 
 _APART = """
@@ -68,12 +131,70 @@ WHERE NOT n.is_kept GROUP BY n.rank
 """
 
 
-def _most(called: Mapping[int, int]) -> set[int]:
+def _minutes_apart(store: Store, dumps: _Dumps, called: Mapping[int, int]) -> _LeftOut:
+    """Ranks whose calls are minutes apart from those under the same numbers, and not by a wrong clock alone."""
+    if not called or max(called.values()) - min(called.values()) <= _CLOCKS_NS:
+        return set(), []
+    _make_runs(store, dumps, called, _most(called, _CLOCKS_NS))
+    apart = {row["rank"]: row["apart_ns"] for row in store.query(_SHARED) if not _is_explained(row)}
+    if not apart:
+        return set(), []
+    earlier, later = (all(sign * ns > 0 for ns in apart.values()) for sign in (-1, 1))
+    way = "before" if earlier else "after" if later else "apart from"
+    line = (
+        f"{_records_of(apart)} left out: from another time, {'' if len(apart) == 1 else 'up to '}"
+        f"{max(map(abs, apart.values())) / _NS:.0f} s {way} the peers' calls of the same numbers. "
+        "Most are other operations, or not at one constant distance."
+    )
+    return set(apart), [line]
+
+
+def _is_explained(shared: Mapping[str, Any]) -> bool:
+    """Whether a record's distance in time allows that it is of the same run; `shared`: a row of `_SHARED`."""
+    limit_ns = _CLOCKS_NS if shared["finished"] else _WAIT_NS
+    history = 2 * shared["steady"] >= shared["finished"] if shared["finished"] else shared["alike"] > 0
+    return bool(history or abs(shared["apart_ns"]) <= limit_ns)
+
+
+# What a rank and those that count recorded under the same numbers. finished: how many both sides finished; steady: how
+# many of these are alike, and at the usual distance, where no rank finishes before all have called.
+_SHARED = f"""
+WITH numbered AS (
+    SELECT r.rank, r.is_kept, m.group_id, e.seq, k.op, k.sizes, k.together, bool_and(e.done) AS done,
+        min(e.created_ns) AS called_ns, max(e.completed_ns) AS ended_ns
+    FROM fr_entries e JOIN fr_memberships m USING (membership) JOIN runs r USING (dump) JOIN rules k USING (call)
+    WHERE NOT k.is_p2p AND NOT k.closing AND e.created_ns IS NOT NULL GROUP BY ALL
+), usual AS (
+    SELECT group_id, seq, op, sizes, bool_or(done) AS done, median(called_ns) AS called_ns, median(ended_ns) AS ended_ns
+    FROM numbered WHERE is_kept GROUP BY ALL
+), same_groups AS (
+    SELECT a.group_id, b.group_id AS other FROM fr_groups a JOIN fr_groups b ON a.name = b.name
+        AND coalesce(a.members = b.members, true)
+), pairs AS (
+    SELECT n.rank, n.group_id, n.seq, n.together, n.done AND u.done AS finished, n.called_ns - u.called_ns AS apart_ns,
+        n.op = u.op AND coalesce(n.sizes = u.sizes, true) AS alike,
+        coalesce(n.ended_ns - u.ended_ns, n.called_ns - u.called_ns) AS shift_ns
+    FROM numbered n JOIN same_groups s USING (group_id) JOIN usual u ON u.group_id = s.other AND u.seq = n.seq
+    WHERE NOT n.is_kept
+), middles AS (
+    SELECT rank, median(shift_ns) FILTER (alike AND together AND finished) AS middle_ns FROM pairs GROUP BY rank
+), shared AS (
+    SELECT rank, group_id, seq, bool_or(finished) AS finished, bool_or(alike) AS alike, median(apart_ns) AS apart_ns,
+        bool_or(finished AND alike AND (NOT together OR abs(shift_ns - middle_ns) <= {_STEADY_NS})) AS steady
+    FROM pairs JOIN middles USING (rank) GROUP BY rank, group_id, seq
+)
+SELECT rank, count(*) FILTER (finished) AS finished, count(*) FILTER (alike) AS alike, count(*) FILTER (steady) AS
+    steady, coalesce(median(apart_ns) FILTER (finished), median(apart_ns)) AS apart_ns
+FROM shared GROUP BY rank ORDER BY rank
+"""
+
+
+def _most(called: Mapping[int, int], apart_ns: int) -> set[int]:
     """The largest set of ranks whose last calls are close in time; on a tie, the latest set."""
     ordered = sorted(called, key=lambda rank: called[rank])
     runs = [[ordered[0]]]
     for before, rank in pairwise(ordered):
-        if called[rank] - called[before] > _APART_NS:
+        if called[rank] - called[before] > apart_ns:
             runs.append([])
         runs[-1].append(rank)
     longest = runs[0]

@@ -156,8 +156,8 @@ class Records:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        chosen = selection.select(store)
         Rules(store)
+        chosen = selection.select(store)
         make_batches(store)
         make_differences(store)
         self.world_size = chosen.world_size

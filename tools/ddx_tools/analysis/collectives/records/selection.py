@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.attempts import chosen_attempt
-from ddx_tools.analysis.collectives.records.belonging import of_other_runs
+from ddx_tools.analysis.collectives.records.belonging import of_other_jobs, of_other_runs
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.grouping import gathered
 
@@ -29,11 +29,14 @@ class DumpSelection:
     left_out: list[str]
     """Dumps from another attempt of the job, or another moment, as lines for a person."""
     of_other_runs: frozenset[int]
-    """Ranks whose dumps were left out because they are from another run."""
+    """Ranks whose dumps were left out because they are from another run or another job."""
 
 
 def select(store: Store) -> DumpSelection:
-    """Choose the dumps that count and create the views; dumps of unknown rank are left out (the probe lists them)."""
+    """Choose the dumps that count and create the views; dumps of unknown rank are left out (the probe lists them).
+
+    Needs the table `rules`.
+    """
     dumps = store.query(
         "SELECT * FROM fr_dumps WHERE rank IS NOT NULL ORDER BY rank, taken_ns NULLS FIRST, with_frames, source"
     )
@@ -44,15 +47,18 @@ def select(store: Store) -> DumpSelection:
     for rank, mine in by_rank.items():
         base[rank], more = _of_the_moment(mine)
         later += more
-    foreign, said = of_other_runs(store, base)
+    foreign, lines = of_other_jobs(store, base)
+    base = {rank: mine for rank, mine in base.items() if rank not in foreign}
+    sizes = [dump["world_size"] for dump in dumps if dump["world_size"] and dump["rank"] not in foreign]
+    others, others_lines = of_other_runs(store, base)
+    foreign, lines = foreign | others, [*lines, *others_lines]
     base = {rank: mine for rank, mine in base.items() if rank not in foreign}
     later = [dump for dump in later if dump["rank"] not in foreign]
     groups = _make_chosen(store, base)
     _make_recorded(store, base, later)
-    sizes = [dump["world_size"] for dump in dumps if dump["world_size"]]
     for dump in later:
         base[dump["rank"]][0]["with_frames"] |= dump["with_frames"]
-    return DumpSelection(base, groups, max(sizes, default=None), [*said, *choice.left_out], frozenset(foreign))
+    return DumpSelection(base, groups, max(sizes, default=None), [*lines, *choice.left_out], frozenset(foreign))
 
 
 def _of_the_moment(dumps: list[_Row]) -> tuple[list[_Row], list[_Row]]:

@@ -12,9 +12,13 @@ from ddx_tools.analysis.collectives.records.records import Group, Records
 from ddx_tools.analysis.collectives.records.usual_waits import SETTLED_S
 from ddx_tools.analysis.collectives.records.waits import Recorded
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
+from ddx_tools.model.files.names import shown as name
+from ddx_tools.model.grouping import gathered
 
 _NS = 1e9
 _MAX_EVIDENCE = 8
+_MAX_LEFT_OUT = 3
+_MAX_VERSION = 40
 
 
 def missing_records(records: Records) -> Finding | None:
@@ -109,7 +113,8 @@ def other_attempts(records: Records) -> Finding | None:
     """A notice about dumps that were not compared because they are from another attempt or an earlier moment."""
     if not records.left_out:
         return None
-    said = "Only the flight records of the last attempt were compared. " + " ".join(records.left_out[:2])
+    compared = "Only the flight records of one attempt were compared. " if records.ranks else ""
+    said = compared + " ".join(records.left_out[:_MAX_LEFT_OUT])
     return raising.finding(
         "records.left_out",
         Severity.NOTICE,
@@ -117,6 +122,35 @@ def other_attempts(records: Records) -> Finding | None:
         said,
         where(None),
         FindingPlace([Evidence(source="fr_dumps")]),
+    )
+
+
+def other_versions(records: Records) -> Finding | None:
+    """A notice about dumps of one backend that name different versions of their library or format."""
+    rows = records.query(
+        "SELECT DISTINCT d.rank, d.library, d.version, coalesce(d.backend, '') AS backend FROM fr_dumps d "
+        "JOIN chosen_dumps USING (dump) ORDER BY ALL"
+    )
+    differing = []
+    few: set[int] = set()
+    for column, what in (("library", "library"), ("version", "format")):
+        named = gathered((row["backend"], row) for row in rows if row[column])
+        for backend, mine in named.items():
+            ranks_of = gathered((row[column], row["rank"]) for row in mine)
+            if len(ranks_of) > 1:
+                usual = max(ranks_of, key=lambda version: len(ranks_of[version]))
+                few |= {rank for version, ranks in ranks_of.items() if version != usual for rank in ranks}
+                versions = " and ".join(f"{name(one, _MAX_VERSION)} ({rank_list(r)})" for one, r in ranks_of.items())
+                differing.append(f"{backend} {what} {versions}".strip())
+    if not differing:
+        return None
+    return raising.finding(
+        "records.other_version",
+        Severity.NOTICE,
+        few,
+        f"The flight records name different versions: {'; '.join(differing)}.",
+        where(None),
+        FindingPlace([Evidence(source=records.ranks[rank].source) for rank in sorted(few)[:_MAX_EVIDENCE]]),
     )
 
 
