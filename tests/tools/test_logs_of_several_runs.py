@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,125 @@ def test_logs_that_state_one_job_belong_together(tmp_path: Path, logs: dict[str,
     said = written(tmp_path, logs).diagnose()
     assert (said.verdict, said.causes[0].id, said.culprits.ranks) == (Verdict.DIAGNOSED, "program-error", [1])
     assert not said.missing
+
+
+UNDATED_YEAR = TIMED_OUT.replace("E11{day}", "E{date}")
+SUMMARY = """\
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-05-{day:02d}_10:00:00
+  host      : node7
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 991)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
+
+def of_may(day: int, *ranks: int, limit: str = "600012") -> dict[str, str]:
+    """Timeouts that only torch dates, without a zero before the month."""
+    line = UNDATED_YEAR.replace("600012", limit)
+    return {f"rank{rank}.log": line.format(rank=rank, date=f"5{day:02d}") for rank in ranks}
+
+
+def raised_in_may(day: int) -> str:
+    return "".join(f"2026-05-{day:02d} 14:00:00 {line}\n" for line in RAISED.format(rank=1).splitlines())
+
+
+FIRST_LINE = "[rank1]:[W5{day:02d} 13:50:00.100000000 ProcessGroupNCCL.cpp:4561] [PG 0 Rank 1] using GPU 1\n"
+
+
+@pytest.mark.parametrize(
+    ("logs", "cause"),
+    [
+        (lambda day: {"rank1.log": FIRST_LINE.format(day=day) + RAISED.format(rank=1)}, "program-error"),
+        (lambda day: {"rank1.log": raised_in_may(day)}, "program-error"),
+        (lambda day: {"launcher.log": SUMMARY.format(day=day)}, "rank-crashed"),
+        (
+            lambda day: (
+                {"rank1.log": raised_in_may(day), "rank3.log": "2026-05-01 09:00:00 step 1 loss 2\n"}
+                | {"rank0.log": "2026-05-01 09:00:00 step 1 loss 2\n" + of_may(6, 0)["rank0.log"]}
+            ),
+            "program-error",
+        ),
+    ],
+    ids=["headers without a year", "a year in one log", "torchrun's summary", "logs that began together"],
+)
+@pytest.mark.parametrize(("day", "explained"), [(3, False), (6, True)])
+def test_dates_without_a_year_tell_runs_apart(
+    tmp_path: Path, logs: Callable[[int], dict[str, str]], cause: str, day: int, *, explained: bool
+) -> None:
+    said = written(tmp_path, of_may(6, 0, 2) | logs(day)).diagnose()
+    assert (said.verdict is Verdict.DIAGNOSED) == explained
+    assert (cause in [one.id for one in said.causes]) == explained
+
+
+def test_a_wait_of_days_began_with_the_failure(tmp_path: Path) -> None:
+    said = written(tmp_path, of_may(6, 0, 2, limit=str(3 * 86_400_000)) | {"rank1.log": raised_in_may(3)}).diagnose()
+    assert (said.verdict, said.culprits.ranks) == (Verdict.DIAGNOSED, [1])
+
+
+def test_the_night_of_a_new_year_is_one_run(tmp_path: Path) -> None:
+    late = FIRST_LINE.replace("W5{day:02d}", "W1231") + RAISED.format(rank=1)
+    peers = {f"rank{rank}.log": UNDATED_YEAR.format(rank=rank, date="101") for rank in (0, 2)}
+    said = written(tmp_path, peers | {"rank1.log": late.replace("13:50", "23:50")}).diagnose()
+    assert (said.verdict, said.culprits.ranks) == (Verdict.DIAGNOSED, [1])
+
+
+def joined(rank: int, nranks: int, name: str) -> str:
+    return (
+        f"node1:10{rank}:10{rank} [{rank}] NCCL INFO ncclCommInitRank comm 0x5{rank} rank {rank} nranks {nranks} "
+        f"cudaDev {rank} nvmlDev {rank} busId {rank}000 commId {name} - Init COMPLETE\n"
+    )
+
+
+def of_two(first: str, second: str) -> dict[str, str]:
+    dated = "".join(f"2026-11-21 13:55:00 {line}\n" for line in RAISED.format(rank=1).splitlines())
+    return {"rank0.log": first + TIMED_OUT.format(rank=0, day=21), "rank1.log": second + dated}
+
+
+@pytest.mark.parametrize(
+    ("logs", "explained"),
+    [
+        (of_two(joined(0, 4, "0xa1"), joined(1, 8, "0xb2")), False),
+        (of_two(states(world_size=4, rank=0), states(world_size=8, rank=1)), False),
+        (of_two(states(MASTER_ADDR="node1"), states(MASTER_ADDR="node9")), False),
+        (of_two(joined(0, 8, "0xa1"), joined(1, 8, "0xa1")), True),
+        (of_two(joined(0, 8, "0xa1") + joined(0, 4, "0xc3"), joined(1, 8, "0xa1") + joined(1, 2, "0xd4")), True),
+        (of_two(joined(0, 4, "0xa1"), joined(0, 8, "0xb2")), True),
+        (of_two(joined(0, 4, "0xa1") + joined(0, 2, "0xe5"), joined(1, 8, "0xb2") + joined(1, 2, "0xe5")), True),
+        (of_two(states(world_size=8, rank=0), states(world_size=8, rank=1)), True),
+    ],
+    ids=[
+        "communicators", "lower case", "an address that torch dates", "one communicator", "groups of one job",
+        "a group that counts its own ranks", "a group in common", "one world size",
+    ],
+)  # fmt: skip
+def test_jobs_of_different_sizes_explain_nothing_about_each_other(
+    tmp_path: Path, logs: dict[str, str], *, explained: bool
+) -> None:
+    said = written(tmp_path, logs).diagnose()
+    assert (said.verdict is Verdict.DIAGNOSED) == explained
+    assert any("another job" in one.what for one in said.missing) != explained
+
+
+FINISHED = steps(21, 9, 0) + "2026-11-21 09:10:00 [rank0]: Training completed\n"
+
+
+@pytest.mark.parametrize(
+    ("logs", "verdict"),
+    [
+        ({"rank0.log": FINISHED, "rank1.log": steps(18, 9, 1)}, Verdict.UNDECIDED),
+        ({"rank0.log": FINISHED, "rank1.log": steps(18, 9, 1) + RAISED.format(rank=1)}, Verdict.UNDECIDED),
+        ({"rank0.log": steps(21, 9, 0), "rank1.log": steps(18, 9, 1) + RAISED.format(rank=1)}, Verdict.UNDECIDED),
+        ({"rank0.log": FINISHED, "rank1.log": FINISHED.replace("rank 0", "rank 1")}, Verdict.HEALTHY),
+        ({"new.log": FINISHED, "old.log": steps(18, 9, 0)}, Verdict.HEALTHY),
+    ],
+    ids=["stale steps", "a stale exception", "stale, nobody done", "both of today", "an old log of the same rank"],
+)
+def test_a_rank_whose_only_log_is_old_may_not_be_well(tmp_path: Path, logs: dict[str, str], verdict: Verdict) -> None:
+    assert written(tmp_path, logs).diagnose().verdict is verdict

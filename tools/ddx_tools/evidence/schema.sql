@@ -252,6 +252,11 @@ CREATE TABLE logs (
     host            VARCHAR,  -- host name
     path            VARCHAR,  -- the file on the host
     cut             BOOLEAN,  -- its end could not be read: what its ranks printed last is not known
+    rank            INTEGER,  -- global rank, if it is the log of one rank
+    left_out        BOOLEAN,  -- it is from an earlier run or from another job than the other logs
+    first_s         DOUBLE,   -- first time in a job's log, seconds since the epoch, in its host's clock
+    last_s          DOUBLE,   -- last time in it, likewise
+    year_known      BOOLEAN,  -- whether any of the logs states the year; if not, that of first_s and last_s is arbitrary
     source          VARCHAR   -- raw file of the bundle
 );
 
@@ -263,7 +268,7 @@ CREATE TABLE log_events (
     code            VARCHAR,  -- signature id, exception type or signal name
     text            VARCHAR,  -- the message, bounded
     attempt         INTEGER,  -- restart attempt, if the text says it
-    superseded      BOOLEAN,  -- below it the same log shows that a script or the scheduler started the job again
+    superseded      BOOLEAN,  -- it is of an earlier attempt: started again below it, or long over when the job waited
     time_s          DOUBLE,   -- wall clock of the line, seconds since the epoch, in its host's clock
     exit_code       INTEGER,  -- exit code; negative: killed by that signal
     file            VARCHAR,  -- user frame of a traceback or a fatal stack: file

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddx_tools.analysis.ranks.job_time import JobTime
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.known_messages import SignatureMatch
 from ddx_tools.knowledge.library_messages import exception_messages
@@ -19,11 +20,18 @@ REPORTED_ENDS = ("failure_summary", "exit")
 OWN_ENDS = ("fatal_stack", "error_file")
 """Kinds of rows that a process leaves when it ends; it may have survived a traceback."""
 
+_OF_KERNEL = ("driver_", "kernel_")
+"""How the ids of the signatures in kernel.yaml begin."""
 _QUOTE_LIMIT = 300
 _FRAMES_LIMIT = 12
 _LAUNCHERS = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
 _C10D = "torch/distributed/distributed_c10d.py"
 _LIMIT_EXPIRED = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
+
+
+def is_kernel_message(kind: str, code: str | None) -> bool:
+    """Whether a row of `log_events` is a message of the kernel or of a driver in it."""
+    return kind == "signature" and (code or "").startswith(_OF_KERNEL)
 
 
 @dataclass
@@ -53,6 +61,12 @@ class LogEvent:
         """Its time or, if its line has no date, that of a dated line just above it."""
         time_s: float | None = self.row["time_s"]
         return self.details.get("after_s") if time_s is None else time_s
+
+    def may_be_of(self, ran: JobTime | None) -> bool:
+        """Whether it may be from the job's time: what the kernel said before or after that is none of the job's."""
+        if ran is None or not is_kernel_message(self.kind, self.row["code"]):
+            return True
+        return ran.holds(self.row["time_s"], self.details.get("in_year_s"))
 
     @property
     def is_note(self) -> bool:

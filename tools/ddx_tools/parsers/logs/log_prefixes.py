@@ -11,7 +11,8 @@ Prefixes come from several programs, and one line can have several:
     (RayTrainWorker pid=123, ip=10.0.0.1)             Ray
     [pod/train-0/pytorch]                             kubectl logs --prefix
     Nov 21 10:00:00 node-1 python[4242]:              journalctl, syslog
-    E1121 10:00:00.123456 4242 path.py:12]            Python's and C++'s glog form: no year, no zone
+    E1121 10:00:00.123456 4242 path.py:12]            Python's glog form: no year, no zone
+    [E506 10:00:00.123456789 path.cpp:632]            C++'s: no zero before the month (c10/util/Logging.cpp)
     [INFO|trainer.py:12] 2026-11-21 10:00:00,123 >>   transformers
     2026-11-21T10:00:00.123Z stderr F                 Kubernetes (CRI), and loggers
 """
@@ -40,10 +41,15 @@ _DMESG_STAMP = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) ([ \d]\d) (\d\d:\d\d:\
 _KERNEL_STAMP = re.compile(rf"\[{_DMESG_STAMP.pattern}\] ")
 _SYSLOG_STAMP = re.compile(r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [ \d]\d \d\d:\d\d:\d\d ")
 _DAEMON = re.compile(r"([\w.-]{1,64}) [\w./@-]{1,64}\[(\d{1,8})\]: ?")
-_GLOG = re.compile(r"\[?[IWEF](?:\d{4} \d\d:\d\d:\d\d\.\d{1,9})?(?: +(\d{1,8}))? [\w./-]{1,200}:\d{1,6}\] ?")
+_GLOG = re.compile(r"\[?[IWEF](?:\d{3,4} \d\d:\d\d:\d\d\.\d{1,9})?(?: +(\d{1,8}))? [\w./-]{1,200}:\d{1,6}\] ?")
 _LEVEL_AND_PLACE = re.compile(rf"\[{_LEVEL}\|[\w./-]{{1,100}}:\d{{1,6}}\] ?")
 _LOGGER_NAME = re.compile(r"\[[A-Za-z][\w.-]{0,30}\] (?=\d{4}-\d\d-\d\d )")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_NO_YEAR = re.compile(
+    r"(?<!\w)[IWEF](?P<date>\d{3,4}) (?P<time>\d\d:\d\d:\d\d)"
+    rf"|^(?P<month>{'|'.join(_MONTHS)}) (?P<day>[ \d]\d) (?P<at>\d\d:\d\d:\d\d)(?!\S)"
+)
+_A_LEAP_YEAR = 2024
 _RECORD = re.compile(rf"(?:[-|\[ ]{{0,3}}|- [\w.:/-]{{1,80}} - ){_LEVEL}")
 """What follows a stamp written by a logger."""
 _TASK_BEFORE = re.compile(r"(\d{1,5}): ?(?=\[(?:default|rank)\d)")
@@ -206,6 +212,17 @@ def stamp_seconds(stamp: str) -> float | None:
         return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
     except (ValueError, OverflowError):
         return dmesg_seconds(stamp)
+
+
+def seconds_without_year(line: str) -> float | None:
+    """Return the first time in a line that glog or syslog wrote, read as UTC and as of an arbitrary leap year."""
+    if not (found := _NO_YEAR.search(line)):
+        return None
+    if date := found["date"]:
+        month, day, time = int(date[:-2]), int(date[-2:]), found["time"]
+    else:
+        month, day, time = _MONTHS.index(found["month"]) + 1, int(found["day"]), found["at"]
+    return _seconds(f"{_A_LEAP_YEAR}-{month:02}-{day:02}", time, "", "Z")
 
 
 def _daemon(prefix: Prefix, raw: str) -> None:

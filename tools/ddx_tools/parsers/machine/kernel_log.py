@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from ddx_tools.parsers.logs.log_prefixes import stamp_seconds
+from ddx_tools.parsers.logs.log_prefixes import seconds_without_year, stamp_seconds
 from ddx_tools.parsers.machine import amdgpu_lines
 from ddx_tools.parsers.machine.host_text import (
     HostFact,
@@ -141,6 +141,20 @@ _GROUPED = re.compile(r"Adding to iommu group \d")
 _BOOT = re.compile(r"(?:BOOT_IMAGE=|[Cc]ommand line: )(?P<options>.{0,3000})")
 
 
+_KERNEL_LINE = re.compile(
+    rb"(?:<\d{1,3}>)?(?:\[ {0,8}\d{1,9}\.\d{1,9}\] |\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
+    rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d "
+    rb"|\S.{14,120}? (?:kernel|systemd|systemd-oomd)(?:\[\d{1,9}\])?: )"
+)
+_FIRST_LINES = 200
+
+
+def is_kernel_log(head: bytes) -> bool:
+    """Return whether the kernel wrote most lines at the beginning of a text, or systemd did."""
+    lines = [line for line in head.splitlines() if line.strip()][:_FIRST_LINES]
+    return 2 * sum(bool(_KERNEL_LINE.match(line)) for line in lines) > len(lines)
+
+
 @cache
 def _any_word() -> Any:
     cards, troubles = ("|".join(map(re.escape, words)) for words in (_CARD_WORDS, _TROUBLES))
@@ -172,11 +186,16 @@ def read_kernel_log(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             once = f"{host or line.host} {known}"
             if what != "iommu" or once not in said:  # only one line per device
                 where = TextLine(line.number, line.text, host or line.host, line.command)
-                dated = {"time": when or None, "time_s": stamp_seconds(when or "")}
-                yield HostFact("kernel", what, where, {**known, **dated})
+                yield HostFact("kernel", what, where, {**known, **_dated(when)})
             if what == "iommu":
                 said.add(once)
             break
+
+
+def _dated(stamp: str | None) -> dict[str, Any]:
+    in_year_s = seconds_without_year(stamp or "")
+    undated = {} if in_year_s is None else {"in_year_s": in_year_s}
+    return {"time": stamp or None, "time_s": stamp_seconds(stamp or ""), **undated}
 
 
 def _xid(text: str) -> dict[str, Any] | None:

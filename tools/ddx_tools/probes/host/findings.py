@@ -18,7 +18,7 @@ from ddx_tools.analysis.host_facts.host_fact import (
 )
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
 from ddx_tools.analysis.nccl.ring_flow import ring_flow_findings
-from ddx_tools.analysis.ranks.first_calls import first_call_s
+from ddx_tools.analysis.ranks.job_time import job_time
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.host.compare import comparison_findings
@@ -31,7 +31,7 @@ from ddx_tools.probes.host.hang_flags import hang_flag_findings
 from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
-from ddx_tools.probes.host.kernel import kernel_findings, mark_long_before
+from ddx_tools.probes.host.kernel import kernel_findings, mark_other_times
 from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import scheduler_findings
@@ -40,7 +40,7 @@ from ddx_tools.probes.host.scheduler import scheduler_findings
 def machine_findings(store: Store) -> list[Finding]:
     """Return the findings about the rows of `host_facts`."""
     facts = read_facts(store)
-    mark_long_before(facts, first_call_s(store))
+    mark_other_times(facts, job_time(store))
     return [
         *held_process_findings(store, facts),
         *with_ranks(store, findings_of_facts(facts)),

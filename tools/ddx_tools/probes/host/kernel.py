@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
-from ddx_tools.analysis.ranks.first_calls import is_long_before
+from ddx_tools.analysis.ranks.job_time import JobTime
 from ddx_tools.knowledge.amd_events import amd_events
 from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, xid_code
 from ddx_tools.model.diagnosis import Finding, Severity
@@ -31,6 +31,9 @@ _MESSAGES = {
 }
 _ALWAYS = {"io_page_fault", "nvrm", "machine_check"}
 _LASTING = {"gpu_off_bus", "iommu"}
+"""What outlasts its message on the machine that ddx looks at: a GPU lost before the job began is still lost."""
+_SETTINGS = {"iommu"}
+"""What the kernel does from its start on, whenever that was."""
 _HANGS = ("ring_timeout", "queue_hang", "reset_begun", "fatal_error")
 _RESET_ENDS = ("reset_succeeded", "reset_failed")
 
@@ -41,7 +44,11 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     # Events before the job, or in another container, do not explain the job's troubles; but a GPU lost back then is
     # still lost.
     mine = [fact for fact in logged if not fact.values.get("elsewhere")]
-    kernel = [fact for fact in mine if not fact.values.get("before_job") or fact.subject in _LASTING]
+    kernel = [
+        fact
+        for fact in mine
+        if (not fact.values.get("before_job") or fact.subject in _LASTING) and not fact.values.get("not_of_job")
+    ]
     yield from _xids(kernel)
     yield from _memory_errors(kernel)
     yield from _amd_faults(kernel)
@@ -53,11 +60,13 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     yield from _driver_versions(kernel, of_topic(facts, "gpu_trouble"))
 
 
-def mark_long_before(facts: Iterable[HostFactRow], first_call_s: float | None) -> None:
-    """Mark what the kernel logged long before the first call in the job's flight records."""
+def mark_other_times(facts: Iterable[HostFactRow], ran: JobTime | None) -> None:
+    """Mark what the kernel logged long before the job's first known event, or long after its last one."""
+    if ran is None:
+        return
     for fact in of_topic(facts, "kernel"):
-        if is_long_before(fact.values.get("time_s"), first_call_s):
-            fact.values["before_job"] = True
+        if fact.subject not in _SETTINGS and not ran.holds(fact.values.get("time_s"), fact.values.get("in_year_s")):
+            fact.values["not_of_job"] = True
 
 
 def _groups(facts: Iterable[HostFactRow], *keys: str) -> list[list[HostFactRow]]:

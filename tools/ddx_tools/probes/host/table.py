@@ -75,6 +75,8 @@ def _verdict(fact: HostFactRow, told: dict[tuple[str, int | None, str], set[str]
     """The finding codes about a fact, or `ok`, or when it happened; empty if no check judges it."""
     if fact.topic == "unavailable":
         return NOT_AVAILABLE
+    if fact.values.get("not_of_job"):
+        return "not in the job's time"
     if fact.values.get("before_job") or fact.values.get("elsewhere"):
         return "before the job" if fact.values.get("before_job") else "another container"
     own = [fact.evidence, *fact.evidence_of(*(fact.values.get("lines") or {}))]

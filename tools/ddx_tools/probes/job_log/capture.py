@@ -133,11 +133,9 @@ def log_rows(raw: Raw) -> Rows:
     logs = {item.source: item.facts["path"] for item in raw.items if item.kind != "error_file"}
     facts = {item.source: item.facts["lines"].facts for item in raw.items if item.kind != "error_file"}
     others = mark_other_runs(rows.get("log_events", []), logs, facts)
-    raw.problems += [
-        f"{path}: it is from an earlier run than the other logs, so its failures are not judged."
-        for path in others.earlier
-    ]
-    raw.problems += others.other_jobs
+    for row in rows.get("logs", []):
+        row.update(others.of_log[row["source"]])
+    raw.problems += others.problems
     return rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ddx_tools.analysis.collectives.stacks.main_threads import rank_views
 from ddx_tools.analysis.log_events.attribution import Enclosing, exit_codes, identify
@@ -19,6 +19,7 @@ from ddx_tools.analysis.log_events.log_event import (
 )
 from ddx_tools.analysis.log_events.message_findings import message_findings
 from ddx_tools.analysis.ranks.first_calls import first_call_s, is_long_before
+from ddx_tools.analysis.ranks.job_time import job_time
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.known_messages import signatures
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
@@ -40,8 +41,10 @@ _ENDS = {
 
 def log_findings(store: Store) -> list[Finding]:
     """Return the findings about `log_events`; independent failures come first."""
-    events = read_events(store)
+    ran = job_time(store)
+    events = [event for event in read_events(store) if event.may_be_of(ran)]
     first_s = first_call_s(store)
+    unheard = _unheard_ranks(store, events)
     before = [event for event in events if is_long_before(event.about_s, first_s)]
     earlier, events = parted([event for event in events if not is_long_before(event.about_s, first_s)])
     earlier += [event for event in before if event.ranks]
@@ -55,15 +58,25 @@ def log_findings(store: Store) -> list[Finding]:
     findings = [
         *failure_findings(events, codes),
         *collective_findings(events, raises, {rank for event in events for rank in event.ranks}, size),
-        *_messages(events, size),
+        *_messages(events, size, unheard),
         *ran_out_of_data(events, read_crowd(events)),
         *left_the_loop(events),
         *step_findings(events, {row["source"] for row in store.query("SELECT source FROM logs WHERE cut")}),
         *_job_ended(events, codes),
-        *earlier_attempt(earlier, events),
+        *earlier_attempt(earlier, events, unheard),
     ]
     findings += _ranks_unseen(store, events, findings)
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
+
+
+def _unheard_ranks(store: Store, events: list[LogEvent]) -> set[int]:
+    """The ranks whose only logs are from an earlier run or another job: how they are now is unknown."""
+    query = "SELECT rank, source, coalesce(left_out, false) AS left_out FROM logs WHERE rank IS NOT NULL"
+    logs = store.query(query)
+    left_out = {row["source"] for row in logs if row["left_out"]}
+    heard = {row["rank"] for row in logs if not row["left_out"]}
+    heard |= {event.row["rank"] for event in events if event.row["source"] not in left_out}
+    return {row["rank"] for row in logs if row["left_out"]} - heard
 
 
 def _seen_size(store: Store) -> int | None:
@@ -106,18 +119,20 @@ _NO_RANK = -1
 _WELL_ENDED = ("job.finished", "job.exited_zero")
 
 
-def _messages(events: list[LogEvent], seen_size: int | None) -> list[Finding]:
+def _messages(events: list[LogEvent], seen_size: int | None, unheard: set[int]) -> list[Finding]:
     """Findings from messages. The end of some ranks counts as that of the job if the whole job exited with 0."""
-    found = [one for one in message_findings(events) if _is_no_early_end(one, events)]
+    found = [one for one in message_findings(events) if _is_no_early_end(one, events, unheard)]
     if any(one.code == "job.exited_zero" for one in found):
         return found
     return [_end_of_some(one, events, seen_size) for one in found]
 
 
-def _is_no_early_end(finding: Finding, events: list[LogEvent]) -> bool:
+def _is_no_early_end(finding: Finding, events: list[LogEvent], unheard: set[int]) -> bool:
     """Whether a finding of a good end is valid: no step follows it, and it covers all ranks."""
     if finding.code not in _WELL_ENDED:
         return True
+    if unheard and finding.ranks and not finding.attributes.get("all_ranks"):
+        return False
     if finding.code == "job.exited_zero" and finding.ranks and not finding.attributes.get("all_ranks"):
         return False
     steps = {event.evidence.source: event.evidence.line or 0 for event in events if event.kind == "step"}
@@ -202,13 +217,13 @@ def parted(events: list[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
     return earlier, others
 
 
-def earlier_attempt(earlier: list[LogEvent], events: list[LogEvent]) -> Iterator[Finding]:
-    """Yield a finding about failures before the job was restarted, and whether it has made steps since."""
+def earlier_attempt(earlier: list[LogEvent], events: list[LogEvent], unheard: Collection[int]) -> Iterator[Finding]:
+    """Yield a finding about failures before the job was restarted, and whether all ranks have made steps since."""
     failed = [event for event in earlier if event.kind in _FAILURES]
     if not failed:
         return
     since = sorted({rank for event in events if event.kind == "step" for rank in event.ranks})
-    troubled = any(event.kind in _FAILURES for event in events)
+    troubled = bool(unheard) or any(event.kind in _FAILURES for event in events)
     words = f" Since then {rank_list(since)} printed steps." if since else ""
     yield Finding(
         code="job.earlier_attempt",

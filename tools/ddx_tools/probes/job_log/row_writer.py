@@ -12,10 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ddx_tools.analysis.log_events.log_event import is_kernel_message
 from ddx_tools.knowledge.known_messages import SignatureMatch
 from ddx_tools.model.signals import signal_name
 from ddx_tools.parsers.logs.launcher_words import LauncherEvent
 from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine
+from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
 from ddx_tools.parsers.logs.torchrun import FailureBlock
 from ddx_tools.parsers.python.fatal_stack import FatalStack
 from ddx_tools.parsers.python.python_traceback import parse_traceback
@@ -154,7 +156,11 @@ class RowWriter:
         tellers = _TELLERS if line.group in (None, "0") else ()  # other groups count their own members
         teller = next((int(match.groups[name]) for name in tellers if name in match.groups), None)
         rank = _first(line.rank, teller, self._identity.rank)
-        self._row(known.kind, line, known.id, line.text, rank=rank, details={**group, **match.groups})
+        undated = line.time_s is None and is_kernel_message(known.kind, known.id)
+        in_year_s = seconds_without_year(line.raw[:QUOTE_LIMIT]) if undated else None
+        self._row(
+            known.kind, line, known.id, line.text, rank=rank, details={**group, **match.groups, "in_year_s": in_year_s}
+        )
 
     def step(self, line: LogLine, details: Row) -> None:
         """Add the row of a line that reports progress."""

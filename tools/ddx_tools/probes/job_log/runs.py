@@ -2,39 +2,40 @@
 
 Two logs are from two jobs if they state different job numbers, addresses of rank 0 or world sizes, at whatever times.
 They are from two runs if one ends long before the other begins: longer than the clocks and time zones of two hosts can
-differ. Within one log there is one clock: what is reported hours after a failure belongs to another attempt, and a rank
-that speaks on after an exception has survived it.
+differ. A log of the kernel belongs to no run: each of its lines counts if it is from the job's time.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import posixpath
 import re
-from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS
+from ddx_tools.analysis.log_events.log_event import is_kernel_message
 from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
+from ddx_tools.analysis.ranks.job_time import JobTime, in_nearest_year
 from ddx_tools.parsers.logs.log_lines import file_identity
+from ddx_tools.probes.job_log.log_attempts import (
+    WAITS,
+    Rows,
+    began_s,
+    mark_before_reports,
+    mark_before_waits,
+    mark_outlived,
+)
 from ddx_tools.probes.job_log.log_facts import LogFacts
+from ddx_tools.probes.job_log.nccl_worlds import NCCL_WORLD, highest_rank, nccl_worlds, only_rank
 
-_ATTEMPTS_APART_S = 2 * 3600.0
-_KINDS = ("job", "MASTER_ADDR", "world size")
+_KINDS = ("job", "MASTER_ADDR", "world size", NCCL_WORLD)
 """What logs state about their job, most telling first: in one job, equal numbers settle it."""
-_SPEAKS_ON_S = 600.0
-"""What a process prints this long after an exception is no part of its end."""
 _JOB = re.compile(r"(?:^|[/_.-])(?:slurm|job|pbs|lsf)[-_.]?(?P<job>\d{3,12})(?=[/_.-]|$)", re.IGNORECASE)
-_FAILURES = frozenset({"traceback", "watchdog", "gloo", "exit", "failure_summary", "fatal_stack", "signature"})
-_GLOG = re.compile(r"\[?[IWEF](?P<month>\d\d)(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d)")
 _SOME_TIME_S = 1_720_000_000.0
-"""For logs in which nothing states a year: in the middle of one."""
-
-Rows = Sequence[dict[str, Any]]
+"""For logs without any date."""
+_EARLIER = "it is from an earlier run than the other logs, so its failures are not judged."
 
 
 @dataclass(frozen=True)
@@ -54,42 +55,90 @@ class LogSpan:
 
 @dataclass(frozen=True)
 class OtherRuns:
-    """Files that are entirely from an earlier run, and lines about files from another job."""
+    """What the capture reports about files and lines that are of another run, and columns of `logs` by source."""
 
-    earlier: list[str]
-    other_jobs: list[str]
+    problems: list[str]
+    of_log: Mapping[str, dict[str, Any]]
 
 
 def mark_other_runs(events: list[dict[str, Any]], paths: Mapping[str, str], facts: Mapping[str, LogFacts]) -> OtherRuns:
     """Set `superseded` in the rows of `log_events` from an earlier run, and remove those of another job.
 
-    `paths` and `facts`: the file of each source, and what it says about itself. Nothing is marked in logs without
-    times, or in error files and exit notes.
+    `paths` and `facts`: the file of each source, and what it says about itself. Logs without times are of this run.
     """
     by_source: dict[str, list[dict[str, Any]]] = {source: [] for source in paths}
     for row in events:
         if row["source"] in paths:
             by_source[row["source"]].append(row)
-    sizes = _believed_sizes(by_source, facts)
-    named = _named_jobs(paths)
-    spans = {
-        source: _span(source, paths[source], rows, facts.get(source, LogFacts()), sizes, named.get(source))
-        for source, rows in by_source.items()
+    jobs = {
+        source: rows for source, rows in by_source.items() if not _is_of_kernel(rows, facts.get(source, LogFacts()))
     }
+    about_s, year_known = _about(jobs, facts)
+    spans = _spans(jobs, paths, facts, about_s)
     timed = [span for span in spans.values() if span.first_s is not None]
     earlier = _earlier(sorted(timed, key=lambda span: span.first_s or 0.0))
     now = [span for span in spans.values() if span.source not in earlier]
-    others = _of_other_jobs(now, by_source)
-    about_s = max((span.last_s for span in now if span.last_s is not None), default=_SOME_TIME_S)
+    others = _of_other_jobs(now, jobs)
+    about_s = max((span.last_s for span in now if span.last_s is not None), default=about_s)
     for source, rows in by_source.items():
         for row in rows:
             row["superseded"] = row["superseded"] or source in earlier
-        _mark_before_reports(rows, about_s)
-        _mark_outlived(rows, facts.get(source, LogFacts()))
+        mark_before_reports(rows, about_s)
+        mark_outlived(rows, facts.get(source, LogFacts()))
     events[:] = [row for row in events if row["source"] not in others]
-    return OtherRuns(
-        sorted(paths[source] for source in earlier), sorted(f"{paths[source]}: {why}" for source, why in others.items())
+    mark_before_waits(events, about_s)
+    problems = [f"{path}: {_EARLIER}" for path in sorted(paths[source] for source in earlier)]
+    problems += sorted(f"{paths[source]}: {why}" for source, why in others.items())
+    left_out = earlier | others.keys()
+    problems += _of_other_times(events, paths, _job_time(spans, left_out, year_known=year_known))
+    of_log = {}
+    for source, rows in by_source.items():
+        span = spans.get(source)
+        of_log[source] = {
+            "rank": only_rank(paths[source], rows),
+            "left_out": source in left_out,
+            "first_s": span.first_s if span else None,
+            "last_s": span.last_s if span else None,
+            "year_known": year_known,
+        }
+    return OtherRuns(problems, of_log)
+
+
+def _is_of_kernel(rows: Rows, facts: LogFacts) -> bool:
+    return facts.is_kernel_log or (bool(rows) and all(is_kernel_message(row["kind"], row["code"]) for row in rows))
+
+
+def _about(jobs: Mapping[str, Rows], facts: Mapping[str, LogFacts]) -> tuple[float, bool]:
+    """A time near which logs without a year are taken to be, and whether a log states its year."""
+    dated = [row["time_s"] for rows in jobs.values() for row in rows if row["time_s"] is not None]
+    own = [facts[source] for source in jobs if source in facts]
+    dated += [time_s for its in own for time_s in (its.first_s, its.last_s) if time_s is not None]
+    if dated:
+        return max(dated), True
+    undated = (its.last_in_year_s for its in own if its.last_in_year_s is not None)
+    return next(undated, _SOME_TIME_S), False
+
+
+def _job_time(spans: Mapping[str, LogSpan], left_out: set[str], *, year_known: bool) -> JobTime | None:
+    own = [span for source, span in spans.items() if source not in left_out]
+    firsts = [span.first_s for span in own if span.first_s is not None]
+    lasts = [span.last_s for span in own if span.last_s is not None]
+    return JobTime(min(firsts), max(lasts), year_known) if firsts and lasts else None
+
+
+def _of_other_times(events: Rows, paths: Mapping[str, str], ran: JobTime | None) -> list[str]:
+    """What the capture reports about files with lines of the kernel from before or after the job."""
+    found = Counter(
+        paths[row["source"]]
+        for row in events
+        if ran and row["source"] in paths and is_kernel_message(row["kind"], row["code"])
+        if not ran.holds(row["time_s"], json.loads(row["details"]).get("in_year_s"))
     )
+    return [
+        f"{path}: {count} of its messages of the kernel {'is' if count == 1 else 'are'} from another time than the "
+        "job's logs, so not judged."
+        for path, count in sorted(found.items())
+    ]
 
 
 def _named_jobs(paths: Mapping[str, str]) -> dict[str, str]:
@@ -103,15 +152,32 @@ def _named_jobs(paths: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
-def _span(source: str, path: str, rows: Rows, facts: LogFacts, sizes: set[str], job: str | None) -> LogSpan:
-    times = [row["time_s"] for row in rows if row["time_s"] is not None]
-    times += [time_s for time_s in (facts.first_s, facts.last_s) if time_s is not None]
-    stated = {kind: value for kind, value in facts.stated.items() if kind != "world size" or value in sizes}
-    if file_identity(path).attempt is not None:  # A launcher may restart a job on other hosts, or on fewer.
-        stated = {kind: value for kind, value in stated.items() if kind == "job"}
-    if job:
-        stated["job"] = job
-    return LogSpan(source, stated, min(times, default=None), max(times, default=None))
+def _spans(
+    jobs: Mapping[str, Rows], paths: Mapping[str, str], facts: Mapping[str, LogFacts], about_s: float
+) -> dict[str, LogSpan]:
+    sizes, named, worlds = _believed_sizes(jobs, facts), _named_jobs(paths), nccl_worlds(jobs, paths, facts)
+    spans = {}
+    for source, rows in jobs.items():
+        its = facts.get(source, LogFacts())
+        stated = {kind: value for kind, value in its.stated.items() if kind != "world size" or value in sizes}
+        if source in worlds:
+            stated[NCCL_WORLD] = worlds[source]
+        if file_identity(paths[source]).attempt is not None:  # A launcher may restart a job on other or fewer hosts.
+            stated = {kind: value for kind, value in stated.items() if kind == "job"}
+        if job := named.get(source):
+            stated["job"] = job
+        times = _times(rows, its, about_s)
+        spans[source] = LogSpan(source, stated, min(times, default=None), max(times, default=None))
+    return spans
+
+
+def _times(rows: Rows, facts: LogFacts, about_s: float) -> list[float]:
+    """The times in a log, near `about_s` if they have no year, and those when waits began that it reports."""
+    times = [row["time_s"] for row in rows] + [facts.first_s, facts.last_s]
+    times += [began_s(row, about_s) for row in rows if row["kind"] in WAITS]
+    undated = [one for one in (facts.first_in_year_s, facts.last_in_year_s) if one is not None]
+    times += [in_nearest_year(one, about_s) for one in undated]
+    return [time_s for time_s in times if time_s is not None]
 
 
 # --- runs at different times
@@ -143,12 +209,8 @@ def _believed_sizes(by_source: Mapping[str, Rows], facts: Mapping[str, LogFacts]
     sizes: dict[str, bool] = {}
     for source, its in facts.items():
         if size := its.stated.get("world size"):
-            sizes[size] = sizes.get(size, True) and _highest(by_source.get(source, ())) < int(size)
+            sizes[size] = sizes.get(size, True) and highest_rank(by_source.get(source, ())) < int(size)
     return {size for size, believed in sizes.items() if believed}
-
-
-def _highest(rows: Rows) -> int:
-    return max((row["rank"] for row in rows if row["rank"] is not None), default=-1)
 
 
 def _of_other_jobs(spans: Sequence[LogSpan], by_source: Mapping[str, Rows]) -> dict[str, str]:
@@ -157,7 +219,7 @@ def _of_other_jobs(spans: Sequence[LogSpan], by_source: Mapping[str, Rows]) -> d
     stated: dict[str, str] = {}
     highest = -1
     for span in sorted(spans, key=_newest, reverse=True):
-        own = _highest(by_source[span.source])
+        own = highest_rank(by_source[span.source])
         if why := _difference(stated, highest, span.stated, own):
             found[span.source] = (
                 f"it is from another job than the newest log ({why}), so it was not combined with that. To judge it, "
@@ -179,7 +241,7 @@ def _difference(stated: Mapping[str, str], highest: int, others: Mapping[str, st
     kinds = [kind for kind in _KINDS if kind in stated and kind in others]
     if kinds[:1] == ["job"] and stated["job"] == others["job"]:
         return None
-    for kind in kinds:
+    for kind in kinds if kinds[:1] != [NCCL_WORLD] or len(kinds) == 1 else ():
         if stated[kind] != others[kind]:
             return f"{kind} {others[kind]}, not {stated[kind]}"
     if "world size" in stated and others_highest >= int(stated["world size"]):
@@ -187,81 +249,3 @@ def _difference(stated: Mapping[str, str], highest: int, others: Mapping[str, st
     if "world size" in others and highest >= int(others["world size"]):
         return f"world size {others['world size']}, with a rank {highest}"
     return None
-
-
-# --- attempts, and survived exceptions, within one log
-
-
-@dataclass(frozen=True, order=True)
-class _Moment:
-    """A place in a log, and its time: with a year, or from a header whose year and zone are unknown."""
-
-    line: int
-    time_s: float
-    has_year: bool = True
-
-    def is_attempts_after(self, failure: _Moment) -> bool:
-        """Whether it is so long after a failure that it belongs to another attempt."""
-        apart_s = _ATTEMPTS_APART_S if self.has_year == failure.has_year else CLOCKS_APART_S
-        return self.line > failure.line and self.time_s - failure.time_s > apart_s
-
-
-def _mark_before_reports(rows: Rows, about_s: float) -> None:
-    """Mark failures in a log that are followed, hours later, by steps or by waits that began then."""
-    timed = sorted((row["source_line"], row["time_s"]) for row in rows if row["time_s"] is not None)
-    lines = [line for line, _ in timed]
-    failures: list[tuple[dict[str, Any], _Moment]] = []
-    last: dict[tuple[str, bool], _Moment] = {}
-    for row in rows:
-        if row["kind"] not in _FAILURES and row["kind"] != "step":
-            continue
-        details, at = json.loads(row["details"]), bisect_right(lines, row["source_line"])
-        moment = _moment(row, details, about_s)
-        began = None if moment is None else replace(moment, time_s=moment.time_s - _waited_s(details))
-        if began is not None and row["kind"] in ("step", "watchdog", "gloo"):
-            last[row["kind"], began.has_year] = max(began, last.get((row["kind"], began.has_year), began))
-        if moment is None and at:
-            moment = _Moment(row["source_line"], timed[at - 1][1])
-        if moment is not None and row["kind"] in _FAILURES:
-            failures.append((row, moment))
-    for row, moment in failures:
-        row["superseded"] |= any(one.is_attempts_after(moment) for one in last.values())
-
-
-def _moment(row: Mapping[str, Any], details: Mapping[str, Any], about_s: float) -> _Moment | None:
-    """The time of a row: its own, of a dated line just above it, or of a header without a year, near `about_s`."""
-    if (time_s := row["time_s"] if row["time_s"] is not None else details.get("after_s")) is not None:
-        return _Moment(row["source_line"], float(time_s))
-    found = _GLOG.search(str(details.get("quote", ""))[:200])
-    if found is None:
-        return None
-    times = []
-    for year in range(-1, 2):
-        with suppress(ValueError):
-            day = dt.date(
-                dt.datetime.fromtimestamp(about_s, dt.UTC).year + year, int(found["month"]), int(found["day"])
-            )
-            times.append(dt.datetime.fromisoformat(f"{day}T{found['time']}Z").timestamp())
-    nearest = min(times, key=lambda time_s: abs(time_s - about_s), default=None)
-    return None if nearest is None else _Moment(row["source_line"], nearest, has_year=False)
-
-
-def _waited_s(details: Mapping[str, Any]) -> float:
-    """How long a wait lasted that a watchdog reports."""
-    told = details.get("elapsed_ms") or details.get("timeout_ms") or 0
-    return float(told) / 1000 if str(told).isdigit() else 0.0
-
-
-def _mark_outlived(rows: Rows, facts: LogFacts) -> None:
-    """Mark tracebacks after which their rank's program speaks on for long, unless something reports the rank's end."""
-    if not facts.spoke_s or any(row["kind"] in (*REPORTED_ENDS, *OWN_ENDS) for row in rows):
-        return
-    own = {row["rank"] for row in rows} - {None}
-    for row in rows:
-        if row["kind"] != "traceback" or row["rank"] is None:
-            continue
-        details = json.loads(row["details"])
-        spoke_s = facts.spoke_s.get(row["rank"], facts.spoke_s.get(None) if own == {row["rank"]} else None)
-        raised_s = row["time_s"] if row["time_s"] is not None else details.get("after_s")
-        if None not in (spoke_s, raised_s) and spoke_s - raised_s > _SPEAKS_ON_S:
-            row["details"] = json.dumps({**details, "outlived": True}, ensure_ascii=False)

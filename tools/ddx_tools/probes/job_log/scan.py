@@ -272,6 +272,7 @@ class JobLog:
             process_index=index,
             aside=_is_aside(stream, traceback),
             after_s=self._time_above(traceback.origin.line),
+            at_s=next((time_s for at, time_s in reversed(self._dated) if at == traceback.origin.line), None),
         )
 
     def _time_above(self, number: int) -> float | None:

@@ -1,0 +1,125 @@
+"""Marks failures that belong to another attempt than what a job waits for, and exceptions that their rank survived.
+
+Within one log there is one clock: what is reported hours after a failure belongs to another attempt, and a rank that
+speaks on after an exception has survived it. Between logs, clocks and time zones differ.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS
+from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
+from ddx_tools.analysis.ranks.job_time import in_nearest_year
+from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
+from ddx_tools.probes.job_log.log_facts import LogFacts
+
+Rows = Sequence[dict[str, Any]]
+
+_ATTEMPTS_APART_S = 2 * 3600.0
+_SPEAKS_ON_S = 600.0
+"""What a process prints this long after an exception is no part of its end."""
+WAITS = ("watchdog", "gloo")
+"""Kinds of rows in which a rank reports how long it waited."""
+_FAILURES = frozenset({"traceback", *WAITS, "exit", "failure_summary", "fatal_stack", "signature"})
+_ENDS = frozenset({"traceback", *REPORTED_ENDS, *OWN_ENDS})
+
+
+@dataclass(frozen=True, order=True)
+class _Moment:
+    """A place in a log, and its time: with a year, or from a header whose year and zone are unknown."""
+
+    line: int
+    time_s: float
+    has_year: bool = True
+
+    def is_attempts_after(self, failure: _Moment) -> bool:
+        """Whether it is so long after a failure that it belongs to another attempt."""
+        apart_s = _ATTEMPTS_APART_S if self.has_year == failure.has_year else CLOCKS_APART_S
+        return self.line > failure.line and self.time_s - failure.time_s > apart_s
+
+
+def mark_before_reports(rows: Rows, about_s: float) -> None:
+    """Mark failures in a log that are followed, hours later, by steps or by waits that began then."""
+    timed = sorted((row["source_line"], row["time_s"]) for row in rows if row["time_s"] is not None)
+    lines = [line for line, _ in timed]
+    failures: list[tuple[dict[str, Any], _Moment]] = []
+    last: dict[tuple[str, bool], _Moment] = {}
+    for row in rows:
+        if row["kind"] not in _FAILURES and row["kind"] != "step":
+            continue
+        details, at = json.loads(row["details"]), bisect_right(lines, row["source_line"])
+        moment = _moment(row, details, about_s)
+        began = None if moment is None else replace(moment, time_s=moment.time_s - _waited_s(details))
+        if began is not None and row["kind"] in ("step", *WAITS):
+            last[row["kind"], began.has_year] = max(began, last.get((row["kind"], began.has_year), began))
+        if moment is None and at:
+            moment = _Moment(row["source_line"], timed[at - 1][1])
+        if moment is not None and row["kind"] in _FAILURES:
+            failures.append((row, moment))
+    for row, moment in failures:
+        row["superseded"] |= any(one.is_attempts_after(moment) for one in last.values())
+
+
+def _moment(row: Mapping[str, Any], details: Mapping[str, Any], about_s: float) -> _Moment | None:
+    """The time of a row: its own, of a dated line just above it, or of a header without a year, near `about_s`."""
+    if (time_s := row["time_s"] if row["time_s"] is not None else details.get("after_s")) is not None:
+        return _Moment(row["source_line"], float(time_s))
+    return _undated_moment(row, details, about_s)
+
+
+def _undated_moment(row: Mapping[str, Any], details: Mapping[str, Any], about_s: float) -> _Moment | None:
+    in_year_s = seconds_without_year(str(details.get("quote", ""))[:200])
+    if in_year_s is None:
+        return None
+    return _Moment(row["source_line"], in_nearest_year(in_year_s, about_s), has_year=False)
+
+
+def began_s(row: Mapping[str, Any], about_s: float) -> float | None:
+    """When the wait began that a row reports, or when something else in it happened; None if its line has no date."""
+    details = json.loads(row["details"])
+    time_s = row["time_s"] if row["time_s"] is not None else details.get("at_s")
+    if time_s is None:
+        moment = _undated_moment(row, details, about_s)
+        time_s = moment.time_s if moment else None
+    return None if time_s is None else float(time_s) - _waited_s(details)
+
+
+def mark_before_waits(rows: Iterable[dict[str, Any]], about_s: float) -> None:
+    """Mark ends of ranks that were long past when the first wait began that any log reports: they did not cause it.
+
+    Only an end whose own line is dated: what stands above it may have been printed at the job's start.
+    """
+    rows = [row for row in rows if not row.get("superseded") and row["kind"] in (*WAITS, *_ENDS)]
+    began = [at_s for row in rows if row["kind"] in WAITS and (at_s := began_s(row, about_s)) is not None]
+    if not began:
+        return
+    for row in rows:
+        ended_s = began_s(row, about_s) if row["kind"] in _ENDS else None
+        if ended_s is not None and ended_s < min(began) - CLOCKS_APART_S:
+            row["superseded"] = True
+
+
+def _waited_s(details: Mapping[str, Any]) -> float:
+    """How long a wait lasted that a watchdog reports."""
+    told = details.get("elapsed_ms") or details.get("timeout_ms") or 0
+    return float(told) / 1000 if str(told).isdigit() else 0.0
+
+
+def mark_outlived(rows: Rows, facts: LogFacts) -> None:
+    """Mark tracebacks after which their rank's program speaks on for long, unless something reports the rank's end."""
+    if not facts.spoke_s or any(row["kind"] in (*REPORTED_ENDS, *OWN_ENDS) for row in rows):
+        return
+    own = {row["rank"] for row in rows} - {None}
+    for row in rows:
+        if row["kind"] != "traceback" or row["rank"] is None:
+            continue
+        details = json.loads(row["details"])
+        spoke_s = facts.spoke_s.get(row["rank"], facts.spoke_s.get(None) if own == {row["rank"]} else None)
+        raised_s = row["time_s"] if row["time_s"] is not None else details.get("after_s")
+        if None not in (spoke_s, raised_s) and spoke_s - raised_s > _SPEAKS_ON_S:
+            row["details"] = json.dumps({**details, "outlived": True}, ensure_ascii=False)
