@@ -43,7 +43,8 @@ _ELEMENT = compiled(
     r"([^<>]+)</"
 )
 FIELD = compiled(r"([\"']?)([A-Za-z_][A-Za-z0-9_\-]{0,30})[\"']?[ \t]{0,8}[:=][ \t\r\n]{0,8}")
-_STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
+_STRING = re.compile(rb"(?:Secret\w{0,8}\()?(?:[bruf]{0,2}|\$)(\"\"\"|'''|[\"'`])", re.I)
+"""The beginning of a string, also of `$'…'` in a shell."""
 _RUN = re.compile(rb"[^\s\"'`<>]+")
 _IN_ANGLES = re.compile(rb"<([^\s\"'<>]+)>")
 _TAG = re.compile(rb"!{1,2}[a-z]+[ \t]+")
@@ -108,6 +109,11 @@ _ANOTHER = re.compile(
     re.I,
 )
 """Matches the new value after a change, or a string appended to the value."""
+_NEXT_PIECE = re.compile(
+    rb"[\"']?\$?(?:'([^'\s,:;)}\]&|+.<][^'\n]*)(?=')|\"([^\"\s,:;)}\]&|+.<\\][^\"\n]*)(?=\"))"
+    rb"|[\"']([A-Za-z0-9][^\s\"'`,;:)}\]<>=]*)(?=[\s\"'`;]|$)"
+)
+"""Matches a piece that a shell joins to the value before: `abc'…'"…"`; in YAML also what follows a doubled quote."""
 _WORDS_BEHIND = re.compile(rb"(?:[ \t]+[^\s\"'#=:,;|<>{}\[\]().]+)+[ \t\r]*$")
 _MOST_PARTS = 20
 _LEAST_TOKEN = 8
@@ -116,6 +122,12 @@ _LEAST_TOKEN = 8
 def _going_on(line: bytes, begin: int, span: Span, name: str) -> Iterator[Span]:
     """Find the rest of a value with several parts or words, and the value that replaced it."""
     end = span.end
+    for _ in range(_MOST_PARTS):
+        match = _NEXT_PIECE.match(line, end)
+        if match is None or match.lastindex is None:
+            break
+        start, end = match.span(match.lastindex)
+        yield Span(start, end, KIND)
     for _ in range(_MOST_PARTS):
         match = _ANOTHER.match(line, end)
         if match is None or match.lastindex is None:

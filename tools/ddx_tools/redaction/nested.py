@@ -34,7 +34,7 @@ _TERRAFORM = compiled(
     r"(\"[^\"\n]{1,100}\"(?:[ \t]+\"[^\"\n]{1,100}\")?)[ \t]*\{[ \t\r]*$"
 )
 _STARTED = compiled(
-    _NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}\(?[ \t]{0,8}[bruf]{0,2}[\"'][^\n]*[\"'][ \t]*[+\\]?[ \t\r]*$"
+    _NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}\(?[ \t]{0,8}[bruf]{0,2}[\"'][^\n]*[\"'][ \t]*\+?[ \t]*\\?[ \t\r]*$"
 )
 _LOGS_IN = compiled(r"(?i)(?:log_?in|auth(?:enticate|orize)?)\([ \t\r]*$")
 _LOGIN = "credential"
