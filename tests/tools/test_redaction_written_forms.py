@@ -116,6 +116,10 @@ COMMANDS = [
 LOOK_ALIKES = [
     "world_key = 'default_pg/0//nccl_key'",
     "self.password = password\nstep 2",
+    "f(\n    user, password\n),\ng(a, b1)",
+    "raise Missing(\n    access_key_id, secret_access_key\n),",
+    "One of `'secret'`, `'private'`, or `'public'`.",
+    "fmt = 'Cannot refresh credentials: token required.'",
     "store_key = default_pg/0//cuda//0",
     "password='\nstep 2 of 'x' done",
     "password='\ndon't\n",

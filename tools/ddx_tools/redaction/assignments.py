@@ -156,7 +156,8 @@ def _rest_of_quoted_assignment(line: bytes, begin: int, span: Span, name: str) -
         return None
     words = match[0].lower().split()
     is_command = _RUNS.search(match[0]) or not OF_SENTENCES.isdisjoint(words)
-    return None if is_command else Span(match.end() - len(match[0].lstrip()), match.end(), KIND)
+    is_message = line[span.start - 1 : span.start] != b"=" and not any(map(looks_secret, match[0].split()))
+    return None if is_command or is_message else Span(match.end() - len(match[0].lstrip()), match.end(), KIND)
 
 
 _WORDS_BEFORE_QUOTE = re.compile(rb"(?:[ \t]+[^\s\"'=:,;|<>{}\[\]()&\\/]+){1,8}[ \t]*")
@@ -304,7 +305,7 @@ _WORDS = re.compile(rb"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z0-9]+(?:[_-][a-z0-9]+)+")
 
 def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
     """Whether a string after a name and a comma is not its value but the next name, an option or a help text."""
-    if behind.lstrip()[:1] in (b":", b"=") or value.startswith(b"-"):
+    if behind.lstrip()[:1] in (b":", b"=") or value.startswith((b"-", b"'", b'"')):
         return True
     if IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
         # A random value may end like a name: `…8pw`.

@@ -25,6 +25,8 @@ TABLE_HINT = (
 _LONGEST_HEADER = 600
 _NAMES_A_SECRET = re.compile(rb"(?i)pass|secret|token|key|cred|pw")
 _SEPARATORS = tuple(map(re.compile, (rb"\t", rb"\|", rb",", rb";", rb" {2,}")))
+_OF_PROGRAM = re.compile(rb"[ \t]|[^\n]*[,;][ \t]")
+"""Matches names in a program or a sentence, which have commas between them, too."""
 _TITLE = re.compile(rb"[\"'`*]{0,3}([A-Za-z_][\w.-]{0,40}(?: [A-Za-z][\w.-]{0,40})?)[\"'`*]{0,3}")
 _RULE = re.compile(rb"[ \t|+:=-]*-{2}[ \t|+:=-]*")
 _AROUND = b" \t\r\"'`*"
@@ -88,6 +90,8 @@ def _header(line: bytes) -> _Header | None:
     if not _NAMES_A_SECRET.search(line):
         return None
     for separator in _SEPARATORS:
+        if separator.pattern in (rb",", rb";") and _OF_PROGRAM.match(line):
+            continue
         cells = [line[low:high] for low, high in _cells(line, separator)]
         titles = [_TITLE.fullmatch(cell) for cell in cells if cell or separator.pattern != rb"\|"]
         if len(titles) < 2 or not all(titles):
@@ -115,7 +119,7 @@ def _cells(line: bytes, separator: re.Pattern[bytes]) -> list[tuple[int, int]]:
 
 
 def _is_secret(value: bytes, *, is_any: bool) -> bool:
-    if not is_value(value) or is_path(value):
+    if not is_value(value) or is_path(value) or not any(map(str.isalnum, value.decode("latin-1"))):
         return False
     digits = sum(48 <= c < 58 for c in value)
     is_random = mixes(value) or (len(value) >= _LONG_TOKEN and digits > 2 and looks_secret(value))
