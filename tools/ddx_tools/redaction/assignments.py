@@ -11,7 +11,7 @@ from typing import Any
 
 from ddx_tools.redaction.names import Meaning, is_certain, is_name_field, is_value_field, meaning_of
 from ddx_tools.redaction.patterns import compiled, matches_within
-from ddx_tools.redaction.phrases import of_phrases
+from ddx_tools.redaction.phrases import OF_SENTENCES, of_phrases
 from ddx_tools.redaction.requests import end_of_string, of_headers, of_urls
 from ddx_tools.redaction.sentences import of_words
 from ddx_tools.redaction.shapes import Span
@@ -29,6 +29,7 @@ from ddx_tools.redaction.values import (
     is_sentence,
     is_value,
     looks_secret,
+    mixes,
 )
 
 _NAME = r"(-{0,2}[A-Za-z_$][A-Za-z0-9_.\-]{0,100}(?:[ \t][A-Za-z][A-Za-z0-9_.\-]{0,40}){0,3})"
@@ -43,7 +44,8 @@ _ELEMENT = compiled(
     r"([^<>]+)</"
 )
 FIELD = compiled(r"([\"']?)([A-Za-z_][A-Za-z0-9_\-]{0,30})[\"']?[ \t]{0,8}[:=][ \t\r\n]{0,8}")
-_STRING = re.compile(rb"(?:Secret\w{0,8}\()?[bruf]{0,2}(\"\"\"|'''|[\"'`])", re.I)
+_STRING = re.compile(rb"(?:Secret\w{0,8}\()?(?:[bruf]{0,2}|\$)(\"\"\"|'''|[\"'`])", re.I)
+"""The beginning of a string, also of `$'…'` in a shell."""
 _RUN = re.compile(rb"[^\s\"'`<>]+")
 _IN_ANGLES = re.compile(rb"<([^\s\"'<>]+)>")
 _TAG = re.compile(rb"!{1,2}[a-z]+[ \t]+")
@@ -65,6 +67,9 @@ _WORDS_BETWEEN = frozenset(
 _NAME_ALONE = re.compile(rb"[A-Za-z_][\w.-]{0,119}")
 _VARIABLE = re.compile(rb"[A-Z]+(?:_[A-Z]+)+")
 _TEMPLATE = re.compile(rb"(?:\w+ )?\{[\w.\[\]]+\}.*")
+_STORE_KEY = re.compile(rb"[a-z0-9_.:-]+(?:/+[a-z0-9_.:-]+){2,}")
+"""Matches a key of a store: `default_pg/0//cuda//0`."""
+_NUMBERED = re.compile(rb"[a-z][a-z_]*[0-9]{1,2}")
 _CELLS = frozenset({"td", "th", "dt", "dd"})
 _FIELDS_OF_LOGINS = frozenset({"pass", "pw", "pwd"})
 
@@ -90,7 +95,7 @@ def assigned(line: bytes) -> Iterator[Span]:
                 yield span
                 yield from _going_on(line, match.start(1), span, name)
             if name.lower().endswith("tokens") and line.startswith(b"[", match.end()):
-                yield from (span for span in _each_string(line, match.end()) if _mixes(line[span.start : span.end]))
+                yield from (span for span in _each_string(line, match.end()) if mixes(line[span.start : span.end]))
         yield from of_options(line, begin, limit)
         yield from of_words(line, begin, limit)
         yield from _of_elements(line, begin, limit)
@@ -108,14 +113,24 @@ _ANOTHER = re.compile(
     re.I,
 )
 """Matches the new value after a change, or a string appended to the value."""
+_NEXT_PIECE = re.compile(
+    rb"[\"']?\$?(?:'([^'\s,:;)}\]&|+.<][^'\n]*)(?=')|\"([^\"\s,:;)}\]&|+.<\\][^\"\n]*)(?=\"))"
+    rb"|[\"']([A-Za-z0-9][^\s\"'`,;:)}\]<>=]*)(?=[\s\"'`;]|$)"
+)
+"""Matches a piece that a shell joins to the value before: `abc'…'"…"`; in YAML also what follows a doubled quote."""
 _WORDS_BEHIND = re.compile(rb"(?:[ \t]+[^\s\"'#=:,;|<>{}\[\]().]+)+[ \t\r]*$")
 _MOST_PARTS = 20
-_LEAST_TOKEN = 8
 
 
 def _going_on(line: bytes, begin: int, span: Span, name: str) -> Iterator[Span]:
     """Find the rest of a value with several parts or words, and the value that replaced it."""
     end = span.end
+    for _ in range(_MOST_PARTS):
+        match = _NEXT_PIECE.match(line, end)
+        if match is None or match.lastindex is None:
+            break
+        start, end = match.span(match.lastindex)
+        yield Span(start, end, KIND)
     for _ in range(_MOST_PARTS):
         match = _ANOTHER.match(line, end)
         if match is None or match.lastindex is None:
@@ -123,12 +138,33 @@ def _going_on(line: bytes, begin: int, span: Span, name: str) -> Iterator[Span]:
         start, end = match.span(match.lastindex)
         if is_value(line[start:end]) and not is_path(line[start:end]):
             yield Span(start, end, KIND)
+    if (rest := _rest_of_quoted_assignment(line, begin, span, name)) is not None:
+        yield rest
     phrase = name.lower().endswith(_OF_WORDS) and not line[:begin].strip(b" \t-#;")
     is_bare = end == span.end and line[span.start - 1 : span.start] not in (b'"', b"'")
     if phrase and is_bare and (words := _WORDS_BEHIND.match(line, end)):
         yield Span(words.start(), words.start() + len(words[0].rstrip()), KIND)
 
 
+def _rest_of_quoted_assignment(line: bytes, begin: int, span: Span, name: str) -> Span | None:
+    """The further words of a value whose quotes enclose the name, too: `"DB_PASSWORD=two words"`; not of a command."""
+    quote = line[begin - 1 : begin] if begin else b""
+    if quote not in (b'"', b"'") or line[span.start - 1 : span.start] == quote or meaning_of(name) != Meaning.CERTAINLY:
+        return None
+    match = _WORDS_BEFORE_QUOTE.match(line, span.end, span.end + _REACH)
+    if match is None or line[match.end() : match.end() + 1] != quote:
+        return None
+    words = match[0].lower().split()
+    is_command = _RUNS.search(match[0]) or not OF_SENTENCES.isdisjoint(words)
+    is_message = line[span.start - 1 : span.start] != b"=" and not any(map(looks_secret, match[0].split()))
+    return None if is_command or is_message else Span(match.end() - len(match[0].lstrip()), match.end(), KIND)
+
+
+_WORDS_BEFORE_QUOTE = re.compile(rb"(?:[ \t]+[^\s\"'=:,;|<>{}\[\]()&\\/]+){1,8}[ \t]*")
+_RUNS = re.compile(
+    rb"(?:^|\s)(?:-|(?:python|torchrun|srun|mpirun|accelerate|deepspeed|bash|sh|exec|env)\b)|\.(?:py|sh)\b"
+)
+"""Matches the words of a command that follows a variable: `"HF_TOKEN=… python train.py"`."""
 _OF_WORDS = ("password", "passwd", "passphrase", "mnemonic")
 _STEMS = (
     "pass", "pw", "pswd", "psswd", "kennwort", "senha", "contrasena", "wachtwoord", "adgangskode", "salasana", "heslo",
@@ -227,11 +263,6 @@ def _beside(line: bytes, at: int, name: str, separator: bytes, before: bytes, is
         yield Span(at, end, KIND)
 
 
-def _mixes(value: bytes) -> bool:
-    """Whether a text has small letters, capitals and digits, unlike the words that a tokenizer makes."""
-    return len(value) >= _LEAST_TOKEN and looks_secret(value) and value not in (value.lower(), value.upper())
-
-
 def _defaults_in_call(line: bytes, at: int) -> Iterator[Span]:
     """Find defaults in calls: `api_key=os.getenv("KEY", "…")`, `password = Field(default="…")`."""
     call = _CALL.search(line, at)
@@ -254,7 +285,7 @@ def _string(line: bytes, string: re.Match[bytes], meaning: Meaning, separator: b
         or set(value) <= set(b"*x.")
     ):
         return
-    if _TEMPLATE.fullmatch(value):
+    if _TEMPLATE.fullmatch(value) or (meaning is not Meaning.CERTAINLY and _STORE_KEY.fullmatch(value)):
         return
     if _VARIABLE.fullmatch(value) and is_name(value):
         return
@@ -274,7 +305,7 @@ _WORDS = re.compile(rb"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z0-9]+(?:[_-][a-z0-9]+)+")
 
 def _is_next_argument(behind: bytes, value: bytes, meaning: Meaning) -> bool:
     """Whether a string after a name and a comma is not its value but the next name, an option or a help text."""
-    if behind.lstrip()[:1] in (b":", b"=") or value.startswith(b"-"):
+    if behind.lstrip()[:1] in (b":", b"=") or value.startswith((b"-", b"'", b'"')):
         return True
     if IDENTIFIER.fullmatch(value) and meaning_of(value.decode("latin-1")):
         # A random value may end like a name: `…8pw`.
@@ -303,8 +334,10 @@ def _each_string(line: bytes, at: int) -> Iterator[Span]:
             yield Span(string.end(), end, KIND)
         at = end + 1
     if not line.find(b'"', begin, limit) >= 0 and not line.find(b"'", begin, limit) >= 0:
-        for item in _BARE.finditer(line, begin, limit):
-            if looks_secret(item[0]) and (len(item[0]) >= LONG or not IDENTIFIER.fullmatch(item[0])):
+        items = [item for item in _BARE.finditer(line, begin, limit) if looks_secret(item[0])]
+        for item in items:
+            is_only = len(items) == 1 and not _NUMBERED.fullmatch(item[0])
+            if len(item[0]) >= LONG or is_only or not IDENTIFIER.fullmatch(item[0]):
                 yield Span(*item.span(), KIND)
 
 
@@ -355,6 +388,7 @@ def _of_elements(line: bytes, begin: int, limit: int) -> Iterator[Span]:
 def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
     """Find values whose name is in another field: `{"name": "aws_secret_access_key", "repr": "…"}`, in any order."""
     names: list[int] = []
+    vague: list[int] = []
     values: list[Span] = []
     while (match := FIELD.search(line, at)) and match.start() < limit:
         at = match.end()
@@ -363,12 +397,18 @@ def _of_pairs(line: bytes, at: int, limit: int) -> Iterator[Span]:
         if value and is_name_field(field) and is_secret_name(line[value.start : value.end]):
             names.append(value.start)
             at = value.end
+        elif value and is_name_field(field) and line[value.start : value.end].lower() == b"token":
+            vague.append(value.start)
+            at = value.end
         elif value and is_value_field(field):
             values.append(value)
     # A name and a value belong together if no brace is between them.
-    braces = [brace.start() for brace in _BRACE.finditer(line)] if names and values else []
-    named = {bisect_left(braces, name) for name in names}
-    yield from (value for value in values if bisect_left(braces, value.start) in named)
+    braces = [brace.start() for brace in _BRACE.finditer(line)] if (names or vague) and values else []
+    named, maybe = ({bisect_left(braces, name) for name in group} for group in (names, vague))
+    for value in values:
+        place = bisect_left(braces, value.start)
+        if place in named or (place in maybe and mixes(line[value.start : value.end])):
+            yield value
 
 
 def is_secret_name(name: bytes) -> bool:

@@ -11,8 +11,10 @@ from typing import Any
 from ddx_tools.model.files.log_text import DIGITS_AS_ZERO
 from ddx_tools.redaction.arguments import list_hint, of_argument_lines, of_lists
 from ddx_tools.redaction.assignments import assigned, is_secret_name, rest_as_value
+from ddx_tools.redaction.elements import is_element_open, value_in_next_line
 from ddx_tools.redaction.following_lines import (
     behind_prefix,
+    behind_same_prefix,
     leaves_open,
     names_a_secret,
     option_at_the_end,
@@ -32,7 +34,8 @@ from ddx_tools.redaction.shapes import (
     random_tokens,
     shape_expression,
 )
-from ddx_tools.redaction.values import KIND, looks_secret
+from ddx_tools.redaction.tables import TABLE_HINT, is_header, values_of_table
+from ddx_tools.redaction.values import KIND, is_name, looks_secret
 
 _LONG_BYTES = 16 << 10
 """In a longer line (JSON of megabytes), only the text around hints is searched."""
@@ -76,7 +79,7 @@ _SEAM_WORDS = (
 @functools.cache
 def _hints() -> tuple[Any, Any]:
     """The hint expressions for names and for shapes. One for both costs thirty times as much: states multiply."""
-    return compiled(NAME_HINT), compiled(f"{shape_expression()}|{list_hint()}|{HEREDOC}")
+    return compiled(f"{NAME_HINT}|(?i:{TABLE_HINT})"), compiled(f"{shape_expression()}|{list_hint()}|{HEREDOC}")
 
 
 _clean_shapes: set[bytes] = set()
@@ -131,6 +134,8 @@ def _in_stretch(block: bytes, at: int, limit: int) -> list[Span]:
             or leaves_open(line)
             or is_secret_of_kubernetes(line)
             or opens(line)
+            or is_header(line)
+            or is_element_open(line)
         ):
             _remember(shape)
     return found
@@ -215,6 +220,8 @@ def secrets_in_text(text: bytes) -> Iterator[Span]:
 def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
     """Find secrets in the lines below one: a private key, or the value of a name or of an option at its line's end."""
     yield from values_below(block, line, start, end)
+    yield from values_of_table(block, line, start, end)
+    yield from value_in_next_line(block, line, end)
     if begin := _KEY_BEGIN.search(line):
         yield from _key_lines(block, _OPENED.sub(b"", line[: begin.start()]), line[begin.end() :], end)
     elif _KEY_END.search(line) and KEY_BLOCK in line.lower():
@@ -228,7 +235,7 @@ def _below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Span]:
                 yield Span(shift + value.start, shift + value.end, value.kind)
     elif secret_is_below(line):
         for first, last in _lines(block, end, 1):
-            place = behind_prefix(block, first, last)
+            place = behind_same_prefix(block, start, first, last)
             if (word := _WORD_ALONE.match(block, place, last)) and looks_secret(word[1]):
                 yield Span(*word.span(1), KIND)
     elif _PROMPT.search(line):
@@ -324,6 +331,7 @@ def _key_lines_above(block: bytes, start: int) -> Iterator[Span]:
 _SEAM_RUN = re.compile(rb"[A-Za-z0-9+/=_.~%:@!#$^*?-]+")
 _LEAST_REST = 4
 _LEAST_WIDTH = 20
+_LONGEST_ENDING = 120
 _MOST_WRAPPED = 40
 
 
@@ -357,14 +365,15 @@ def _over_seam(block: bytes, end: int) -> Iterator[Span]:
     start = max(block.rfind(b"\n", 0, end) + 1, end - _LONG_BYTES)
     upper = block[start:end].rstrip(b"\r").removesuffix(b"\\")
     seam = len(upper)
-    if seam < _LEAST_WIDTH:
+    if seam < _LEAST_WIDTH or _ends_in_variable(upper):
         return
     joined, pieces = _joined(block, upper, start, end)
     if len(pieces) == 1:
         return
     alone = None
+    limit = len(joined)
     for span in secrets_in_text(joined):
-        if span.end <= seam:
+        if span.end <= seam or span.start >= limit:
             continue
         if span.start >= seam:
             # The name was cut, so that the value is not recognisable in its own line.
@@ -375,9 +384,22 @@ def _over_seam(block: bytes, end: int) -> Iterator[Span]:
             here, behind = max(first, span.start), min(last, span.end)
             if here >= behind:
                 continue
-            if here == first and first and not _continues(joined[here:behind], joined[behind:last]):
+            is_first = here == first and first > 0
+            if is_first and not _continues(joined[here:behind], joined[behind:last]):
+                limit = first
+                break
+            if is_first and span.start == first and not looks_secret(joined[here:behind]):
                 break
             yield Span(place + here - first, place + behind - first, span.kind)
+
+
+_VARIABLE_AT_THE_END = re.compile(rb"=[ \t]+([A-Za-z_][\w.]{0,100})$")
+
+
+def _ends_in_variable(line: bytes) -> bool:
+    """Whether a line ends in a variable, which the next line does not continue: `self.password = password`."""
+    variable = _VARIABLE_AT_THE_END.search(line[-_LONGEST_ENDING:])
+    return variable is not None and is_name(variable[1])
 
 
 def _joined(block: bytes, upper: bytes, start: int, end: int) -> tuple[bytes, list[tuple[int, int, int]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from ddx_tools.model.files.log_text import DIGITS_AS_ZERO
 from ddx_tools.redaction.assignments import FIELD, is_secret_name, rest_as_value
 from ddx_tools.redaction.names import Meaning, is_name_field, is_value_field, meaning_of
 from ddx_tools.redaction.patterns import compiled
@@ -24,12 +25,22 @@ _PREFIX = re.compile(
 )
 _LAST_NAME = re.compile(rb"[\w.-]+$")
 _LONGEST_NAME = 140
+_LONGEST_PREFIX = 400
 
 
 def behind_prefix(block: bytes, first: int, last: int) -> int:
     """The start of a line's text after the prefix of a launcher or collector."""
     prefix = _PREFIX.match(block, first, last)
     return prefix.end() if prefix else first
+
+
+def behind_same_prefix(block: bytes, start: int, first: int, last: int) -> int:
+    """The start of a line's text after a known prefix, or after the words that also begin the line from `start`."""
+    above = block[start : min(first - 1, start + _LONGEST_PREFIX)].translate(DIGITS_AS_ZERO)
+    line = block[first : min(last, first + _LONGEST_PREFIX)].translate(DIGITS_AS_ZERO)
+    differ = (at for at, (one, other) in enumerate(zip(above, line, strict=False)) if one != other)
+    common = line[: next(differ, min(len(above), len(line)))]
+    return max(behind_prefix(block, first, last), first + max(common.rfind(b" "), common.rfind(b"\t")) + 1)
 
 
 def names_a_secret(line: bytes) -> bool:

@@ -24,6 +24,8 @@ NAME_HINT = (
     r"|(?:key|token|secret|password|credential)s?[ \t][\"'\\\[(<]{0,4}[A-Za-z0-9+/=_.~\-]{16}"
     r"|(?:password|passphrase|secret|token|(?:api|access|private|license|encryption)[ _-]?key)s? [\\\"'\[]"
     r"|(?:pass(?:word|phrase|code)(?:'?s)?|\bpw) (?:(?:to|as|with|of|=) )?[\w.$!@#%^&*+-]{0,40}[0-9]"
+    r"|(?:us(?:ing|ed?|es)|with|invalid|incorrect|expired|wrong|bad|revoked) [\w \-]{0,20}(?:token|key)(?: provided)?:?"
+    r" [\\\"'\[(<]{0,4}[\w.+/=~\-]{8}"
     r"|(?:key|token)[ _-]id[ :=]|(?:recovery|backup)[ _-]codes?[\"'\\]{0,4} ?[:=]"
     r"|(?:word|phrase|code|secret|token|key) (?:(?:has|have) been )?(?:re)?(?:set|changed) to "
     r"|[\"']key\\{0,3}[\"'] ?[:=] ?\\{0,3}[\"'][a-z0-9+/=_-]{20}"

@@ -7,6 +7,7 @@ passwords:             API_KEY = (              variable "db_password" {        
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -34,7 +35,7 @@ _TERRAFORM = compiled(
     r"(\"[^\"\n]{1,100}\"(?:[ \t]+\"[^\"\n]{1,100}\")?)[ \t]*\{[ \t\r]*$"
 )
 _STARTED = compiled(
-    _NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}\(?[ \t]{0,8}[bruf]{0,2}[\"'][^\n]*[\"'][ \t]*[+\\]?[ \t\r]*$"
+    _NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}\(?[ \t]{0,8}[bruf]{0,2}[\"'][^\n]*[\"'][ \t]*\+?[ \t]*\\?[ \t\r]*$"
 )
 _LOGS_IN = compiled(r"(?i)(?:log_?in|auth(?:enticate|orize)?)\([ \t\r]*$")
 _LOGIN = "credential"
@@ -42,6 +43,9 @@ _LOGIN = "credential"
 _LIST = "passwords"
 """The name under which a list of secrets in a program is treated."""
 _LONG_STRING = compiled(_NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}[bruf]{0,2}(\"\"\"|''')")
+_OPEN_STRING = compiled(_NAME + r"[\"'\])]{0,4}[ \t]{0,8}[:=][ \t]{0,8}\$?([\"'])[^\"'\n]{0,400}$")
+_STRING_ENDS = re.compile(rb"([^\"'\n]*)[\"'][ \t\r,;)}\]]*$")
+_MOST_STRING_LINES = 4
 _HEREDOC = compiled(r"<<[-~]?[ ]?[\\\"']?([A-Za-z_]{2,20})")
 _WORD = re.compile(rb"[A-Za-z_][\w.-]{2,100}")
 _READS_SECRETS = re.compile(rb"\bpasswd\b|chpasswd|-stdin\b|\bsudo\b[^\n]*\s-S|\bkinit\b|\bsecret\b")
@@ -70,7 +74,8 @@ _STATEMENTS = frozenset(
 def opens(line: bytes) -> bool:
     """Whether a line may have values in the lines below it."""
     return any(
-        pattern.search(line) for pattern in (_OPENED, _SECTION, _TERRAFORM, _STARTED, _LOGS_IN, _LONG_STRING, _HEREDOC)
+        pattern.search(line)
+        for pattern in (_OPENED, _SECTION, _TERRAFORM, _STARTED, _LOGS_IN, _LONG_STRING, _OPEN_STRING, _HEREDOC)
     )
 
 
@@ -105,6 +110,8 @@ def values_below(block: bytes, line: bytes, start: int, end: int) -> Iterator[Sp
         yield from _of_section(block, end, section[1].decode("latin-1"))
     elif (terraform := _TERRAFORM.search(line)) and any(_is_probable(word) for word in _WORD.findall(terraform[1])):
         yield from _of_terraform(block, end)
+    elif (string := _OPEN_STRING.search(line)) and _is_certain(string[1]):
+        yield from _of_open_string(block, end, string[2])
 
 
 def _opened(line: bytes) -> tuple[str, bytes] | None:
@@ -280,6 +287,23 @@ def _of_long_string(block: bytes, end: int, quote: bytes, name: str) -> Iterator
             start = block.index(text, first)
             found.append(Span(start, start + len(text), KIND))
         if closing >= 0:
+            yield from found
+            return
+
+
+def _of_open_string(block: bytes, end: int, quote: bytes) -> Iterator[Span]:
+    """Find the lines of a string in single quotes that a line leaves open, if one of the next lines ends with it."""
+    found = []
+    for first, last in itertools.islice(_lines_below(block, end), _MOST_STRING_LINES):
+        match = _STRING_ENDS.match(block, first, last)
+        is_end = match is not None and block.startswith(quote, match.end(1))
+        text = match[1] if match and is_end else block[first:last]
+        if quote in text or len(text) > _LONGEST_LINE:
+            return
+        if is_value(text.strip()):
+            start = first + len(text) - len(text.lstrip())
+            found.append(Span(start, first + len(text.rstrip()), KIND))
+        if is_end:
             yield from found
             return
 

@@ -10,7 +10,7 @@ from ddx_tools.redaction.patterns import compiled
 from ddx_tools.redaction.shapes import Span
 from ddx_tools.redaction.values import IDENTIFIER, is_value, looks_secret
 
-_URL_USER = compiled(r"://([^\s/\"'`\\<>]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[{$%]")
+_URL_USER = compiled(r"://([^\s/\"'`\\<>]{1,512}(?:/[^\s\"'`\\<>?#@]{0,128})??)@[A-Za-z0-9\[{$%/]")
 _PORT = re.compile(rb"[0-9]+[/?#]")
 _QUERY = compiled(r"[?&;#]([A-Za-z][A-Za-z0-9_.\-]{0,60})=([^\s&\"'`\\<>#;]+)")
 _HEADER = compiled(

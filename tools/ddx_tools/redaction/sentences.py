@@ -32,6 +32,18 @@ _SET_TO = compiled(
     r"(?: (?:(?:has|have) been |was |is )?(?:re)?(?:set|changed)(?: from [^\s]{1,80})? to| (?:to|as|with|of|=)|'s|)"
     r" [\"'\[(<]?([^\s\"'\])>]{4,})"
 )
+_SHOWN = compiled(
+    r"(?i)\b(?:using|use|uses|used|with|invalid|incorrect|expired|wrong|bad|revoked)(?: (?:the|an?|your|this))?"
+    r" ((?:(?:api|access|auth|bearer|refresh|session|hf|hub|wandb)[ _\-])?token|(?:api|access|secret)[ _\-]?key)"
+    r"(?: provided)?:? [\"'\[(<]?([^\s\"'\])>]{8,})"
+)
+"""Matches a message that shows a key: "Incorrect API key provided: …", "with token …"."""
+_EXPIRED = compiled(
+    r"(?i)\b(?:token|key|password|secret) [\"']([^\s\"']{4,})[\"'] (?:(?:has|have|is|was|were|been) ){0,2}"
+    r"(?:expired|revoked|rejected|denied|unauthori[sz]ed)"
+)
+_WORDS_AND_NUMBER = re.compile(rb"(?i)[a-z]+(?:[_.-][a-z]+)*[_.-]?[0-9]{1,2}|[a-z]+[0-9]?://.*|.*[=(\\].*")
+"""Matches a name with a number, an address or code, which a message may have behind "token"."""
 _SETTING = compiled(
     r"(?i)\b(?:set|export|chang|updat)(?:ting|ing|ed|s)? ([a-z_][a-z0-9_.\-]{2,100}) to [\"'\[(<]?([^\s\"'\])>]{4,})"
 )
@@ -52,6 +64,7 @@ _SETTER = compiled(
 _SETS = re.compile(r"(?i)log_?in|(?:re)?auth(?:enticate|orize)?|(?:set|use|with|add|register|from)_?(?P<name>.+)")
 _ALGORITHM = re.compile(rb"(?i)(?:sha|md|aes|utf|base|scrypt|bcrypt|argon|pbkdf|scram|x|v)-?[0-9]")
 _LEAST_DIGITS = 3
+_LEAST_SHOWN = 8
 _HEX = re.compile(rb"[0-9a-f]+")
 _PLAIN_WORDS = frozenset(
     {b"password", b"passwords", b"secret", b"secrets", b"cookie", b"cookies", b"credentials", b"authorization"}
@@ -75,6 +88,14 @@ def of_words(line: bytes, begin: int, limit: int) -> Iterator[Span]:
         is_named = meaning_of(match[1].decode("latin-1")) is Meaning.CERTAINLY
         if is_named and looks_secret(value) and not _ALGORITHM.match(value):
             yield Span(match.start(2), match.start(2) + len(value), KIND)
+    for match in matches_within(_SHOWN, line, begin, limit):
+        value = match[2].rstrip(b".,;:!?)")
+        is_shown = len(value) >= _LEAST_SHOWN and looks_secret(value) and not is_name(value)
+        if is_shown and not (_WORDS_AND_NUMBER.fullmatch(value) or _ALGORITHM.match(value)):
+            yield Span(match.start(2), match.start(2) + len(value), KIND)
+    for match in matches_within(_EXPIRED, line, begin, limit):
+        if is_value(match[1]) and not is_name(match[1]) and not NUMBER.fullmatch(match[1]):
+            yield Span(match.start(1), match.end(1), KIND)
     for match in matches_within(_SETTING, line, begin, limit):
         value = match[2].rstrip(b".,;:!?)")
         if meaning_of(match[1].decode("latin-1")) >= Meaning.PROBABLY and looks_secret(value):

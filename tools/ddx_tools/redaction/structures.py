@@ -10,7 +10,7 @@ from typing import Any
 from ddx_tools.redaction.names import Meaning, is_name_field, is_value_field, meaning_of
 from ddx_tools.redaction.shapes import Span
 from ddx_tools.redaction.text import LEFT_OUT, MARK, Counts, redact, replaced, secrets_in
-from ddx_tools.redaction.values import KIND, may_be_secret
+from ddx_tools.redaction.values import KIND, may_be_secret, mixes
 
 _MOST_DEEP = 60
 
@@ -76,18 +76,26 @@ def _mapping(value: Mapping[Any, Any], counts: Counts | None, depth: int) -> dic
 
 def secret_keys(value: Mapping[Any, Any]) -> set[Any]:
     """The keys of a mapping whose values are secrets: by their own names, or by the name in a field beside them."""
-    named = any(
-        isinstance(name, str) and is_name_field(str(key)) and _is_named_secret(name) for key, name in value.items()
-    )
+    names = [name for key, name in value.items() if isinstance(name, str) and is_name_field(str(key))]
     of_kubernetes = value.get("kind") == "Secret"
     return {
         key
         for key, item in value.items()
         if isinstance(key, str)
         and (
-            is_secret(key, item) or (of_kubernetes and key in ("data", "stringData")) or (named and is_value_field(key))
+            is_secret(key, item)
+            or (of_kubernetes and key in ("data", "stringData"))
+            or (is_value_field(key) and _is_named(names, item))
         )
     }
+
+
+def _is_named(names: Sequence[str], value: object) -> bool:
+    """Whether the names in fields beside a value make it a secret: a bare `token` only if the value looks like one."""
+    if any(map(_is_named_secret, names)):
+        return True
+    is_token = any(name.lower() == "token" for name in names)
+    return is_token and isinstance(value, str) and mixes(value.encode("utf-8", "surrogatepass"))
 
 
 def _is_named_secret(name: object) -> bool:

@@ -30,6 +30,7 @@ _NO_SECRET_LOOK = re.compile(
     rb"0x[0-9a-fA-F]+.*|[0-9.:,/-]+[a-zA-Z]{0,3}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|v?\d+(?:\.\d+)+\S*"
 )
 _NEVER_BEHIND = b"<[("
+_LEAST_TOKEN = 8
 
 
 def is_one_word(value: bytes) -> bool:
@@ -100,3 +101,8 @@ def looks_secret(value: bytes) -> bool:
         return False
     has_digit = any(48 <= c < 58 for c in value)
     return has_digit and value.upper() != value.lower() and not any(c in _NEVER_BEHIND for c in value)
+
+
+def mixes(value: bytes) -> bool:
+    """Whether a text has small letters, capitals and digits, unlike the words that a tokenizer makes."""
+    return len(value) >= _LEAST_TOKEN and looks_secret(value) and value not in (value.lower(), value.upper())
