@@ -42,14 +42,14 @@ def baseline(
     memory, as far as the run's material shows them. `ddx why --good` and `ddx post-mortem --baseline` read the file.
     """
     from ddx_tools.investigation.baseline import read_baseline
-    from ddx_tools.investigation.exports import refuse_unwritable
+    from ddx_tools.investigation.exports import refuse_unwritable, write_file
     from ddx_tools.redaction.structures import redact_json
 
     refuse_unwritable(out)
     with progress_line(quiet=as_json) as progress:
         kept = read_baseline(run, progress)
     text = redact_json(kept.model_dump_json(by_alias=True, indent=2)) + "\n"
-    out.write_text(text, encoding="utf-8")
+    write_file(out, text)
     if as_json:
         print_json(text)
         return

@@ -3,6 +3,7 @@ evidence refers to."""
 
 from __future__ import annotations
 
+import errno
 import json
 from collections import Counter
 from pathlib import Path
@@ -146,6 +147,8 @@ def collect(
     except FileExistsError as error:
         raise UsageError(f"{out} already exists", "Use another name, or replace it: --force") from error
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            out.unlink(missing_ok=True)
         raise UsageError(f"{out}: {error.strerror or error}", "Choose another place with --out.") from error
     console().print(safe(f"written: {out}    on each host of the job: python3 {out.name}    then: ddx why *.tar.gz"))
 

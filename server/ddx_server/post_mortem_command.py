@@ -45,12 +45,12 @@ def post_mortem(
     """
     from ddx_server.post_mortem.document import post_mortem as document
     from ddx_server.post_mortem.document import sections
-    from ddx_tools.investigation.exports import refuse_unwritable
+    from ddx_tools.investigation.exports import refuse_unwritable, write_file
 
     refuse_unwritable(out)
     with progress_line(quiet=as_json) as progress:
         facts = _facts(target, out, baseline, fixed, repo, progress)
-    out.write_text(document(facts), encoding="utf-8")
+    write_file(out, document(facts))
     asked = sum(len(section.questions) for section in sections(facts))
     if as_json:
         script = str(facts.repro) if facts.repro else None
@@ -114,6 +114,7 @@ def _count_of_hosts(names: Iterable[str | None]) -> int:
 
 def _reproducer(store: Store, said: Diagnosis, out: Path) -> tuple[Path | None, str]:
     """Write the reproducer beside the document; return its path, or None and the reason."""
+    from ddx_tools.investigation.exports import write_file
     from ddx_tools.model.errors import UsageError
     from ddx_tools.repro.script import reproduce
 
@@ -124,5 +125,5 @@ def _reproducer(store: Store, said: Diagnosis, out: Path) -> tuple[Path | None, 
     except UsageError as error:
         return None, error.message
     script = out.with_name(f"{out.stem}-repro.py")
-    script.write_text(made.text, "utf-8")
+    write_file(script, made.text)
     return script, ""

@@ -53,6 +53,7 @@ def repro(
     with --run is 1 if it reproduces, 3 if not.
     """
     from ddx_tools.evidence.store import Store
+    from ddx_tools.investigation.exports import write_file
     from ddx_tools.investigation.run import investigate
     from ddx_tools.model.errors import UsageError
     from ddx_tools.repro.run import run_script
@@ -61,7 +62,7 @@ def repro(
     with progress_line(quiet=as_json) as progress, Store() as store:
         diagnosis = investigate(target or [], progress=progress, store=store).diagnose()
         made = reproduce(store, diagnosis, tiny=tiny)
-        out.write_text(made.text, "utf-8")
+        write_file(out, made.text)
         ran: list[ReproRun] = []
         if run:
             if made.bytes_a_rank > _MOST_BYTES:

@@ -18,9 +18,9 @@ from ddx_server.report.collective_table import CELL_WORDS
 from ddx_server.report.rank_states import STATE_WORDS
 from ddx_server.report.view import ReportView, report_view
 from ddx_tools.evidence.store import Store
+from ddx_tools.investigation.exports import write_file
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.model.diagnosis import Diagnosis
-from ddx_tools.model.errors import UsageError
 
 _HERE = Path(__file__).parent
 _PARTS = ("page.css", "page.js", "uplot/uPlot.min.css", "uplot/uPlot.iife.min.js")
@@ -29,13 +29,9 @@ _POLICY = "default-src 'none'; style-src {style}; script-src {script}; base-uri 
 
 def write_report(out: Path, store: Store, found: Investigation, said: Diagnosis, target: Sequence[str]) -> int:
     """Write the page of an answer, replacing an existing file; return its size in bytes. Raises UsageError."""
-    page = html_page(report_view(store, found, said, target)).encode()
-    try:
-        return out.write_bytes(page)
-    except OSError as error:
-        raise UsageError(
-            f"{out} cannot be written: {error.strerror or error}", "Name a file that can be written."
-        ) from error
+    page = html_page(report_view(store, found, said, target))
+    write_file(out, page)
+    return len(page.encode())
 
 
 def html_page(view: ReportView) -> str:

@@ -1,8 +1,9 @@
-"""Writes files that probes export for other programs: in pieces, and compressed if the name ends in .gz."""
+"""Writes the files that commands leave: whole or not at all, in pieces, compressed if the name ends in .gz."""
 
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,15 @@ def refuse_unwritable(out: Path) -> None:
         raise _not_writable(out, f"there is no directory {out.parent}")
 
 
+def write_file(out: Path, content: str) -> None:
+    """Write a text, replacing an existing file. Raises UsageError if that fails; then nothing new is left."""
+    try:
+        with _whole(out) as file:
+            file.write(content.encode())
+    except OSError as error:
+        raise _not_writable(out, (error.strerror or str(error)).lower()) from error
+
+
 def write_pieces(out: Path, pieces: Iterator[bytes], progress: Progress) -> None:
     """Write a file from pieces, replacing an existing one. Raises UsageError if that fails."""
     size = 0
@@ -43,13 +53,29 @@ def write_pieces(out: Path, pieces: Iterator[bytes], progress: Progress) -> None
 
 @contextmanager
 def _opened(out: Path) -> Iterator[BinaryIO]:
-    with out.open("wb") as file:
+    with _whole(out) as file:
         if out.suffix != ".gz":
             yield file
             return
         # Without name and time in the header, the same records give the same bytes.
         with gzip.GzipFile("", "wb", _FASTEST_SENSIBLE, file, mtime=0) as packed:
             yield cast(BinaryIO, packed)
+
+
+@contextmanager
+def _whole(out: Path) -> Iterator[BinaryIO]:
+    """A file that gets its name only once it is complete: a full disk or a signal leaves no half of it."""
+    if out.exists() and not out.is_file():  # a device or a pipe
+        with out.open("wb") as file:
+            yield file
+        return
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(out.resolve() if out.is_symlink() else out)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _not_writable(out: Path, why: str) -> UsageError:
