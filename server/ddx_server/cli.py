@@ -397,9 +397,12 @@ def serve(
 
     from ddx_server.serve.app import build_server
     from ddx_server.serve.config import ServeConfig
+    from ddx_tools.sources.bundle import is_bundle
 
     on = reach(hosts, slurm, k8s, via, gateways, deadline)
     allowed = [name.replace("-", "_") for name in allow or ()]
+    if recorded is not None and recorded.exists() and not is_bundle(recorded):
+        raise UsageError(f"{recorded} is not a bundle", "Name a bundle that `ddx capture` wrote.")
     config = ServeConfig.at(root or (), incidents=incidents, recorded=recorded, reach=on, allowed=allowed)
     server = build_server(config)
     if http:

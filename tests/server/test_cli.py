@@ -386,3 +386,9 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
     assert "ddx why" in done.stdout
+
+
+def test_a_file_that_is_no_bundle_is_not_served(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "bin.dat").write_bytes(bytes(range(256)) * 20)
+    done = run("serve", "--recorded", str(tmp_path / "bin.dat"))
+    assert done.code == 2 and "is not a bundle" in done.err
