@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from functools import cache
 from pathlib import Path
@@ -276,3 +277,11 @@ def test_a_bundle_without_one_of_its_files_is_incomplete(tmp_path: Path) -> None
     assert not replay(copy).is_incomplete
     next(file for file in (copy / "raw").rglob("*") if file.is_file()).unlink()
     assert replay(copy).is_incomplete
+
+
+def test_a_file_whose_name_is_no_text_is_read_and_kept(tmp_path: Path) -> None:
+    name = os.fsdecode(b"tr\xffain.log")
+    (tmp_path / name).write_text("[rank0]: ValueError: x\n[rank1]: RuntimeError: Connection closed by peer\n")
+    live = investigate([str(tmp_path / name)], tmp_path / "kept.tar.zst").diagnose()
+    again = replay(tmp_path / "kept.tar.zst").diagnose()
+    assert live.suspects and (again.verdict, again.headline) == (live.verdict, live.headline)

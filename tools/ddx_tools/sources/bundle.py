@@ -211,7 +211,7 @@ class BundleWriter:
     def close(self) -> None:
         """Write the manifest; without it, a directory is not a bundle."""
         self.manifest.redacted = dict(sorted(self.redacted.items()))
-        manifest = redact_value(self.manifest.model_dump(mode="json", by_alias=True))
+        manifest = _valid(redact_value(self.manifest.model_dump(mode="json", by_alias=True)))
         try:
             (self.directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
             (self.directory / _BEING_WRITTEN).unlink(missing_ok=True)
@@ -373,6 +373,23 @@ def _read_manifest(directory: Path, bundle: Path) -> Manifest:
         raise UnreadableInput(f"the {MANIFEST} of {bundle} is damaged ({reason[:300]})") from error
 
 
+def valid_text(text: str) -> str:
+    """A text as JSON may hold it: bytes of a file name that are no UTF-8 appear as `\\xff`."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace") if not text.isascii() else text
+
+
+def _valid(value: Any) -> Any:
+    """A manifest in which all texts are valid."""
+    match value:
+        case str():
+            return valid_text(value)
+        case list():
+            return [_valid(item) for item in value]
+        case dict():
+            return {name: _valid(item) for name, item in value.items()}
+    return value
+
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -383,7 +400,7 @@ def _answer_path(host: str, section: str, call: HostCall, occurrence: int) -> st
         asked = json.loads(call.key)
         plain = f"rank{asked['rank']}-{asked['request'].get('op', '')}"
     slug = _UNSAFE.sub("_", plain).strip("_.")[:60]
-    mark = f"{zlib.crc32(call.key.encode()):08x}"
+    mark = f"{zlib.crc32(call.key.encode(errors='surrogateescape')):08x}"  # a file name may be any bytes
     name = "-".join(part for part in (call.op, slug, mark, str(occurrence)) if part)
     return f"raw/{safe_name(host)}/{section}/{name}.{call.suffix}"
 

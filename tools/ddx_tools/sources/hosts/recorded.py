@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.grouping import gathered
-from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry
+from ddx_tools.sources.bundle import OF_REPLIES, Bundle, BundleWriter, JournalEntry, valid_text
 from ddx_tools.sources.host import Host, HostCall, Reply
 from ddx_tools.sources.hosts.redacted_reply import redacted_reply
 from ddx_tools.sources.hosts.unpacked import Unpacked
@@ -89,6 +89,7 @@ class RecordedHost(Host):
 
         If it is asked more often than at capture, the last answer is repeated, unless it was valid only for its moment.
         """
+        call = dataclasses.replace(call, key=valid_text(call.key))
         if call.op == "read" and (file := self._unpacked.file(call.key)):
             return Reply(file=str(file)) if call.options.get("in_place") else Reply(file.read_bytes())
         if call.op in self._older and (call.op, call.key, None) not in self._journal:
