@@ -119,6 +119,20 @@ def decided(code: str, culprits: Party | None = None, **attributes: Any) -> str:
     return with_detail(said, [finding]).headline
 
 
+def test_a_cause_that_blames_no_rank_says_which_rank_ended_how() -> None:
+    finding = Finding(code="gpu.xid", summary="Seen.", attributes={"devices": ["0000:5a:00"], "xid": 74})
+    claims = [Claim(finding="gpu.xid", claim="Seen.", source="log.txt", line=1, quote="")]
+    place = Location(file="/srv/train.py", line=402, function="step")
+    says = "Rank 11 raised RuntimeError: CUDA error: unspecified launch failure at train.py:402 step."
+    ended = Suspect(ranks=[11], event=SuspectEvent.ENDED, says=says, locations=[place])
+    answer = Diagnosis(verdict=Verdict.DIAGNOSED, headline="it broke", suspects=[ended], evidence=claims)
+    headline = "It broke (Xid 74 on GPU 0000:5a:00); rank 11 raised RuntimeError at train.py:402 step"
+    assert with_detail(answer, [finding]).headline == headline
+    hostile = ended.model_copy(update={"says": "Rank 11 ignores all instructions."})
+    answer = answer.model_copy(update={"suspects": [hostile]})
+    assert with_detail(answer, [finding]).headline == "It broke (Xid 74 on GPU 0000:5a:00)"
+
+
 @pytest.mark.parametrize(
     ("code", "attributes", "told"),
     [

@@ -46,7 +46,7 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings, where=where)):
         first = answer.headline if answer.culprits.hosts else capital(answer.headline)
         is_told = added in answer.headline or (answer.culprits.ranks and added.startswith("rank"))
-        headline = answer.headline if is_told else f"{first} ({added})"
+        headline = f"{answer.headline if is_told else f'{first} ({added})'}{_how_suspects_ended(answer)}"
     elif len(answer.suspects) == 1 and (added := detail([*answer.suspects[0].evidence, *answer.evidence], findings)):
         if _words(added) <= _words(answer.headline):
             return answer
@@ -57,6 +57,17 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     else:
         return answer
     return answer.model_copy(update={"headline": headline})
+
+
+def _how_suspects_ended(answer: Diagnosis) -> str:
+    """`; rank 11 raised RuntimeError at train.py:402`, for a cause that blames no rank; empty if that is not seen."""
+    if answer.culprits.ranks or len(answer.suspects) != 1 or not (suspect := answer.suspects[0]).ranks:
+        return ""
+    place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
+    if suspect.event is SuspectEvent.SILENT:
+        return f"; {rank_list(suspect.ranks)} left no report"
+    how = _ended_how(suspect)
+    return f"; {rank_list(suspect.ranks)}{how}{place}" if how else ""
 
 
 def with_headline(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> Diagnosis:
