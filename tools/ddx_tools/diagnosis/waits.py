@@ -340,6 +340,7 @@ def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
         return ""
     words = list(dict.fromkeys(graph.operations[node].words for node in direct if node in graph.operations))
     kinds = words if len(words) == 1 else list(dict.fromkeys(_OPERATION_END.split(each)[0] for each in words))
+    kinds = [each for each in kinds if each != _UNNAMED] or kinds
     where = f" in {' and '.join(kinds)}" if 0 < len(kinds) < _MOST_KINDS else f" in {len(words)} operations"
     where = where if words else ""
     it = "it" if len(ranks) == 1 else "them"
@@ -385,6 +386,7 @@ def _doing(graph: WaitGraph, root: Root) -> str:
     return (_STATES_OF_MANY if many else _STATES)[root.state]
 
 
+_UNNAMED = "a collective"
 _OPERATION_END = re.compile(r" \(| at ")
 _PLURALS = {"is": "are", "waits for its": "wait for their"}
 _OF_MANY = re.compile(r"^(?:waits for its|is)\b")
