@@ -254,13 +254,15 @@ def test_a_target_that_can_be_no_path_is_told_to_be_none(item: str) -> None:
         investigate([item])
 
 
-def test_a_bundle_named_with_other_files_is_refused_and_loses_nothing(tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
-    bundle = Path(__file__).parents[1] / "fixtures/stacks/stopped.tar.zst"
-    for others in ([str(tmp_path / "train.log")], [str(bundle)]):
-        with pytest.raises(UsageError, match="judged alone"):
-            investigate([str(bundle), *others])
-    assert investigate([str(bundle)]).diagnose().suspects
+def test_a_bundle_named_with_other_files_is_judged_with_them(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("step 7 loss 2.0\n")
+    bundle = str(Path(__file__).parents[1] / "fixtures/stacks/stopped.tar.zst")
+    found = investigate([str(tmp_path / "train.log"), bundle])
+    assert found.diagnose().suspects == investigate([bundle]).diagnose().suspects
+    assert any(finding.code == "job.progress" for finding in found.findings)
+    assert not found.is_incomplete
+    with pytest.raises(UsageError, match="judged alone or with files"):
+        investigate([bundle, bundle])
 
 
 def test_a_silent_rank_of_a_damaged_bundle_may_only_have_lost_its_record() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 MARK = "untrusted_"
-_OF_A_DIAGNOSIS = frozenset(
-    {"claim", "quote", "says", "supports", "against", "lines", "what", "text", "suspect", "peers"}
-)
+_OF_A_DIAGNOSIS = frozenset({"claim", "quote", "says", "supports", "against", "lines", "what", "text"})
 """Nested fields of a diagnosis whose text quotes the job."""
-_OF_A_PLACE = {"file", "source"}
+_OF_A_PLACE = _OF_A_DIAGNOSIS | {"source"}
 """A place in a program has the line itself as its `source`; elsewhere `source` is an address of evidence."""
+_OF_AN_ASPECT = frozenset({"suspect", "peers"})
+"""By what ranks differ: `what` names it in our words, the two values are the job's."""
 
 
 def marked(value: Any) -> Any:
@@ -18,7 +18,10 @@ def marked(value: Any) -> Any:
     if isinstance(value, list):
         return [marked(item) for item in value]
     if isinstance(value, dict):
-        quoting = _OF_A_DIAGNOSIS | {"source"} if value.keys() >= _OF_A_PLACE else _OF_A_DIAGNOSIS
+        if value.keys() >= {"what", *_OF_AN_ASPECT}:
+            quoting = _OF_AN_ASPECT
+        else:
+            quoting = _OF_A_PLACE if "file" in value else _OF_A_DIAGNOSIS
         return {f"{MARK}{name}" if name in quoting else name: marked(item) for name, item in value.items()}
     return value
 

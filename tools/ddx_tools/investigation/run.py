@@ -6,8 +6,8 @@ one store, every probe analyses the merged store once, and the playbooks judge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -130,6 +130,9 @@ def investigate(
         return investigate_hosts(reach, plan, target, save, progress, notes, store, told, prometheus=prometheus)
     if bundle := bundle_of(target):
         return replay(bundle, progress, notes, store, told, prometheus=prometheus)
+    if beside := _files_beside_a_bundle(target):
+        bundle, files = beside
+        return replay(bundle, progress, notes, store, told, prometheus=prometheus, files=files)
     for item in target:
         _refuse_unusable(item)
     absolute = absolute_target(target)
@@ -213,6 +216,17 @@ def bundle_of(target: Sequence[str]) -> Path | None:
     return path if path and is_bundle(path) else None
 
 
+def _files_beside_a_bundle(target: Sequence[str]) -> tuple[Path, list[str]] | None:
+    """A bundle and the files that are named with it; None if the target is not exactly one bundle and files."""
+    bundles = [item for item in target if not item.isdigit() and _exists(item) and is_bundle(Path(item))]
+    files = [item for item in target if item not in bundles]
+    if len(bundles) != 1 or any(item.isdigit() for item in files):
+        return None
+    for item in files:
+        _refuse_unusable(item)
+    return Path(bundles[0]), absolute_target(files)
+
+
 def _refuse_unusable(item: str) -> None:
     if Path(item).is_relative_to("/proc") and Path(item).is_dir():
         raise UsageError(f"{item} is a kernel file, not evidence from a job", "Name a process by its pid: ddx why PID")
@@ -226,7 +240,7 @@ def _refuse_unusable(item: str) -> None:
     if not item.isdigit() and is_bundle(Path(item)):
         # Read as a file among others it would lose its evidence.
         raise UsageError(
-            f"{item} is a bundle, and a bundle is judged alone",
+            f"{item} is a bundle, which is judged alone or with files",
             f"Judge it first: ddx why {item}. Then the others, in a command without it.",
         )
 
@@ -252,10 +266,12 @@ def replay(
     told: Sequence[Finding] = (),
     *,
     prometheus: str | None = None,
+    files: Sequence[str] = (),
 ) -> Investigation:
     """Investigate a bundle with the same code as a live job; `notes` and `told` are added to its contents.
 
-    `prometheus` is the URL of a metrics server to ask now; without it, a bundle's own answers of one are replayed.
+    `files` are absolute paths on this machine to read as well. `prometheus` is the URL of a metrics server to ask now;
+    without it, a bundle's own answers of one are replayed.
     """
 
     def as_captured(manifest: Manifest) -> list[tuple[str, Step]]:
@@ -265,7 +281,9 @@ def replay(
 
     absent: dict[str, None] = {}
     on_top = _note_steps(notes)
-    found = replay_steps(path, as_captured, progress, on_top, store, told, follow=True, prometheus=prometheus)
+    found = replay_steps(
+        path, as_captured, progress, on_top, store, told, follow=True, prometheus=prometheus, files=files
+    )
     found.missing += [
         Missing(what=f"the probe {name} is not installed here", why_it_matters=NOT_LOOKED_AT) for name in absent
     ]
@@ -282,14 +300,43 @@ def replay_steps(
     *,
     follow: bool = False,
     prometheus: str | None = None,
+    files: Sequence[str] = (),
 ) -> Investigation:
-    """Run steps against the hosts of a bundle; with `follow`, also run the next checks. See `capture_recorded`."""
-    with capture_recorded(path, choose, progress, on_top) as (captured, bundle), _opened(kept) as store:
+    """Run steps against the hosts of a bundle; with `follow`, also run the next checks. See `capture_recorded`.
+
+    `files` on this machine are read as well, and not added to the bundle.
+    """
+    with (
+        capture_recorded(path, choose, progress, on_top) as (captured, bundle),
+        _files_read(files, captured, progress),
+        _opened(kept) as store,
+    ):
         found = conclude(store, captured, progress, told, follow=bundle if follow else None, prometheus=prometheus)
         found.is_incomplete = bool(bundle.gaps())
         found.lacking = bundle.gaps(found.missing)
         found.missing += found.lacking
         return found
+
+
+@contextmanager
+def _files_read(files: Sequence[str], captured: Captured, progress: Progress) -> Iterator[None]:
+    """Add to a recorded capture what files on this machine say."""
+    if not files:
+        yield
+        return
+    with (
+        temporary_directory("brought") as scratch,
+        capture_here(file_plan(files), Path(scratch) / "bundle", files, this_machine, progress, kept=False) as here,
+    ):
+        captured.steps += here.steps
+        captured.raws += here.raws
+        captured.hosts += here.hosts
+        more = {
+            "journal": [*captured.manifest.journal, *here.manifest.journal],
+            "target": [*captured.manifest.target, *files],
+        }
+        captured.manifest = captured.manifest.model_copy(update=more)
+        yield
 
 
 def _note_asked(store: Store, found: Investigation, asked: Sequence[AskedHost]) -> None:

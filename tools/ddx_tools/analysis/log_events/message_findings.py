@@ -29,7 +29,7 @@ _VALUES_LIMIT = 16
 _TEXT_LIMIT = 200
 _GENERAL = "log.signature"
 _ORDER = ("root", "secondary", "context")
-_OF_THE_ROW = ("quote", "stream", "local_rank", "group", "reporter", "own_rank")
+_OF_THE_ROW = ("quote", "in_year_s", "stream", "local_rank", "group", "reporter", "own_rank")
 # Findings about ranks and collectives need more than one message; failures.py and collectives.py raise them.
 _RAISED_ELSEWHERE = ("rank.", "collective.")
 _UNITS = ("_bytes", "_ms", "_s", "_mhz")
