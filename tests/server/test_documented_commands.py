@@ -150,6 +150,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("post", "run"):
         shutil.copytree(tmp_path / "logs", tmp_path / name)
     shutil.copy(HUNG, tmp_path / "incident.tar.zst")
+    # The beginning of an ELF file of type ET_CORE.
+    (tmp_path / "core.4242").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x04\x00\x3e\x00" + bytes(200))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
