@@ -76,3 +76,13 @@ def test_a_kernel_line_counts_only_within_the_jobs_time(
 def test_a_line_in_the_middle_of_a_long_job_counts(tmp_path: Path) -> None:
     said = judged_beside(tmp_path, "May  4 09:45:00 node7 kernel:", "2026-05-03 09:00:00 starting\n" + TIMED_OUT)
     assert said.causes[0].id == "gpu-fell-off-bus"
+
+
+def test_a_message_of_cuda_about_the_driver_is_a_log_of_the_job(tmp_path: Path) -> None:
+    for rank in (0, 2):
+        (tmp_path / f"rank{rank}.log").write_text((STEPS + TIMED_OUT).format(rank=rank))
+    message = "Error 803: system has unsupported display driver / cuda driver combination"
+    (tmp_path / "rank1.log").write_text(f"2026-05-03 10:00:00 [rank1] {message}\n")
+    gaps = [one.what for one in investigate([str(tmp_path)]).diagnose().missing]
+    assert any("rank1.log" in gap and "earlier run" in gap for gap in gaps)
+    assert not any("messages of the kernel" in gap for gap in gaps)

@@ -38,6 +38,7 @@ class Signature(BaseModel, extra="forbid", frozen=True):
     provenance: Literal["recorded", "transcribed", "constructed"]
     versions: str
     role: Literal["root", "secondary", "context"]
+    of_kernel: bool = Field(default=False, description="The kernel, or a driver in it, prints the message.")
     meaning: str
     findings: list[str] = Field(default_factory=lambda: ["log.signature"])
     attributes: dict[str, str | int | bool] = Field(
@@ -96,6 +97,12 @@ def signatures() -> tuple[Signature, ...]:
 
     # The checks compile every expression, so they run only once per state of the files and the registry.
     return tuple(map(Signature.model_validate, kept([*texts, *finding_codes()], checked)))
+
+
+@cache
+def kernel_signatures() -> frozenset[str]:
+    """The ids of the messages that the kernel, or a driver in it, prints."""
+    return frozenset(known.id for known in signatures() if known.of_kernel)
 
 
 def _refuse_wrong(known: Sequence[Signature]) -> None:

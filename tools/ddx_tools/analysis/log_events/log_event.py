@@ -10,7 +10,7 @@ from typing import Any
 
 from ddx_tools.analysis.ranks.job_time import JobTime
 from ddx_tools.evidence.store import Store
-from ddx_tools.knowledge.known_messages import SignatureMatch
+from ddx_tools.knowledge.known_messages import SignatureMatch, kernel_signatures
 from ddx_tools.knowledge.library_messages import exception_messages
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
 from ddx_tools.model.user_frames import module_path
@@ -20,8 +20,6 @@ REPORTED_ENDS = ("failure_summary", "exit")
 OWN_ENDS = ("fatal_stack", "error_file")
 """Kinds of rows that a process leaves when it ends; it may have survived a traceback."""
 
-_OF_KERNEL = ("driver_", "kernel_")
-"""How the ids of the signatures in kernel.yaml begin."""
 _QUOTE_LIMIT = 300
 _FRAMES_LIMIT = 12
 _LAUNCHERS = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
@@ -31,7 +29,7 @@ _LIMIT_EXPIRED = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeou
 
 def is_kernel_message(kind: str, code: str | None) -> bool:
     """Whether a row of `log_events` is a message of the kernel or of a driver in it."""
-    return kind == "signature" and (code or "").startswith(_OF_KERNEL)
+    return kind == "signature" and code in kernel_signatures()
 
 
 @dataclass
