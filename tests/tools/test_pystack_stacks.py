@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import struct
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import investigate
 from ddx_tools.investigation.session.plan import Step
@@ -250,6 +252,24 @@ def test_a_core_is_read_in_place_and_never_kept(tmp_path: Path, program: Path) -
     assert not any(b"SECRET-OF-THE-JOB" in data for data in kept)
     (again,) = killed(investigate([str(tmp_path / "bundle")]))
     assert (again.ranks, again.locations[0].line) == ([2], 33)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("linux")
+@pytest.mark.parametrize(("later_s", "shown"), [(-60, True), (60, False)], ids=["older program", "changed since"])
+def test_a_program_that_changed_after_the_core_shows_no_lines(
+    tmp_path: Path, program: Path, later_s: int, *, shown: bool
+) -> None:
+    source, core = tmp_path / "loop.py", tmp_path / "rank0" / "core.7"
+    core.parent.mkdir()
+    core.write_bytes(CORE)
+    source.write_text("def step():\n    load()\n")
+    os.utime(source, (core.stat().st_mtime + later_s,) * 2)
+    frame = f'    (Python) File "{source}", line 2, in step'
+    prints(program, f"echo 'Traceback for thread 7 [] (most recent call last):\n{frame}'")
+    with Store() as store:
+        investigate([str(core.parent)], store=store)
+        assert bool(store.query("SELECT text FROM sources")) == shown
 
 
 @pytest.mark.needs("linux")

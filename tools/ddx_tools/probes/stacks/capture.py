@@ -23,6 +23,7 @@ from ddx_tools.analysis.collectives.stacks.main_threads import (
 from ddx_tools.knowledge.frame_classes import KernelView, frame_rules
 from ddx_tools.model.diagnosis import ProbeStatus
 from ddx_tools.model.errors import HostError, UnreadableInput
+from ddx_tools.model.files.kinds import FileKind
 from ddx_tools.model.stack_frame import Frame
 from ddx_tools.parsers.launch.job_files import may_be_file
 from ddx_tools.parsers.launch.launchers import JobProcess
@@ -79,7 +80,8 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
     raw = Raw(host.name)
     if args.paths:
         read_paths(host, raw, args.paths)
-        written = [dump.written_ns for dump in intake_of(host, args.paths).of(TextKind.STACKS) if dump.written_ns]
+        dumps = intake_of(host, args.paths).of(TextKind.STACKS, FileKind.CORE)
+        written = [dump.written_ns for dump in dumps if dump.written_ns]
         _read_sources(host, raw, unless_after_ns=max(written, default=None))
         raw.status = ProbeStatus.OK if raw.items else ProbeStatus.NO_DATA
         return raw
