@@ -19,7 +19,7 @@ from stack_bundles import FIXTURES, NAMES, manifest, packed, unpacked, write_man
 
 from ddx_tools.model.errors import UnreadableInput, UsageError
 from ddx_tools.sources import packed_bundle
-from ddx_tools.sources.bundle import Bundle, BundleWriter, is_bundle
+from ddx_tools.sources.bundle import Bundle, BundleWriter, is_bundle, valid_text
 from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.packed_bundle import MANIFEST, pack
 
@@ -347,3 +347,10 @@ def test_a_packed_archive_of_something_else_is_no_bundle(tmp_path: Path) -> None
     assert not is_bundle(packed)
     packed.write_bytes(packed.read_bytes()[:9])
     assert is_bundle(packed), "what is cut off there may have been one, and is named as damaged"
+
+
+@pytest.mark.parametrize("text", ["plain", "größer", "tr\udcffain.log", "\ud800 out of a JSON file"])
+def test_any_text_can_be_kept_in_a_manifest(text: str) -> None:
+    kept = valid_text(text)
+    assert kept.encode() and valid_text(kept) == kept
+    assert (kept == text) == ("\ud800" not in text and "\udcff" not in text)

@@ -392,3 +392,4 @@ def test_more_hosts_than_there_can_be_are_refused_without_being_listed(text: str
         node_names(text)
     assert time.monotonic() - started < 1.0
     assert len(node_names("node[001-128],a")) == 129
+    assert node_names("pod-1234567890123456789") == ["pod-1234567890123456789"]

@@ -374,8 +374,8 @@ def _read_manifest(directory: Path, bundle: Path) -> Manifest:
 
 
 def valid_text(text: str) -> str:
-    """A text as JSON may hold it: bytes of a file name that are no UTF-8 appear as `\\xff`."""
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace") if not text.isascii() else text
+    """A text as UTF-8 may hold it: half characters, such as bytes of a file name that are no UTF-8, are spelled out."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _valid(value: Any) -> Any:
@@ -400,7 +400,7 @@ def _answer_path(host: str, section: str, call: HostCall, occurrence: int) -> st
         asked = json.loads(call.key)
         plain = f"rank{asked['rank']}-{asked['request'].get('op', '')}"
     slug = _UNSAFE.sub("_", plain).strip("_.")[:60]
-    mark = f"{zlib.crc32(call.key.encode(errors='surrogateescape')):08x}"  # a file name may be any bytes
+    mark = f"{zlib.crc32(valid_text(call.key).encode()):08x}"
     name = "-".join(part for part in (call.op, slug, mark, str(occurrence)) if part)
     return f"raw/{safe_name(host)}/{section}/{name}.{call.suffix}"
 

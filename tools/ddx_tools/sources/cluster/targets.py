@@ -75,7 +75,7 @@ def node_names(text: str) -> list[str]:
 
 def expanded_size(text: str) -> int:
     """The number of hosts to which the ranges of a node set expand, without expanding them: 4 for `node[1-3,7]`."""
-    if re.search(r"\d{19}", text):
+    if re.search(r"\[[^]]*\d{19}", text):
         return sys.maxsize
     folded = [re.findall(r"\[(.*?)]", part) for part in re.findall(r"(?:[^,[]|\[[^]]*])+", text)]
     ranges = [[re.findall(r"(\d+)(?:-(\d+))?", one) for one in each] for each in folded]
