@@ -22,7 +22,6 @@ _ENDED = re.compile(
     r"(?P<how> (?:was ended by SIG[A-Z0-9]{2,10}|raised [A-Za-z_][\w.]{0,80}|ended with exit code -?\d{1,10}))\b.*",
     re.DOTALL,
 )
-_SOME_RANKS = re.compile(r"^Ranks? \d[\d ,-]{0,200}(?= )")
 _COMPARED = re.compile(
     r"\w{1,40} \(collective \d{1,12} of [\w .-]{1,40}\) has different sizes: (?:[\d ,()<>-]|ranks?|against){1,120}\."
     r"|Ranks? [\d ,-]{1,40} (?:was|were) aborted: "
@@ -162,16 +161,10 @@ def _placed(sentence: str, suspect: Suspect) -> str:
 
 
 def _ended_how(suspect: Suspect) -> str:
-    """How a suspect ended, ` raised ValueError`; empty if it did not, or if that is not known or not one thing."""
-    if suspect.event is not SuspectEvent.ENDED:
-        return ""
+    """How a suspect ended, ` raised ValueError`; empty if it did not, or if that is not known."""
     bare = capital(rank_list(suspect.ranks, nobody="an unidentified rank"))
-    if how := _ENDED.fullmatch(suspect.says.removeprefix(bare)):
-        return how["how"]
-    # Several findings about some of the ranks each.
-    told = [_ENDED.fullmatch(_SOME_RANKS.sub("", each.claim, count=1)) for each in suspect.evidence]
-    hows = {each["how"] if each else "" for each in told}
-    return hows.pop() if len(hows) == 1 else ""
+    how = suspect.event is SuspectEvent.ENDED and _ENDED.fullmatch(suspect.says.removeprefix(bare))
+    return how["how"] if how else ""
 
 
 def _with_caller(told: str, suspect: Suspect) -> str:
