@@ -3,7 +3,6 @@ evidence refers to."""
 
 from __future__ import annotations
 
-import errno
 import json
 from collections import Counter
 from pathlib import Path
@@ -138,18 +137,12 @@ def collect(
     It needs Python 3.8 or later there, no package and no network. Copy it to every host of the job, run it, and bring
     the files back.
     """
+    from ddx_tools.investigation.exports import write_file
     from ddx_tools.sources.remote.archive import COLLECTOR, archive
 
-    program = archive(COLLECTOR)
-    try:
-        with out.open("wb" if force else "xb") as file:
-            file.write(program)
-    except FileExistsError as error:
-        raise UsageError(f"{out} already exists", "Use another name, or replace it: --force") from error
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            out.unlink(missing_ok=True)
-        raise UsageError(f"{out}: {error.strerror or error}", "Choose another place with --out.") from error
+    if out.exists() and not force:
+        raise UsageError(f"{out} already exists", "Use another name, or replace it: --force")
+    write_file(out, archive(COLLECTOR))
     console().print(safe(f"written: {out}    on each host of the job: python3 {out.name}    then: ddx why *.tar.gz"))
 
 

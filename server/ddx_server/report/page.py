@@ -29,9 +29,7 @@ _POLICY = "default-src 'none'; style-src {style}; script-src {script}; base-uri 
 
 def write_report(out: Path, store: Store, found: Investigation, said: Diagnosis, target: Sequence[str]) -> int:
     """Write the page of an answer, replacing an existing file; return its size in bytes. Raises UsageError."""
-    page = html_page(report_view(store, found, said, target))
-    write_file(out, page)
-    return len(page.encode())
+    return write_file(out, html_page(report_view(store, found, said, target)))
 
 
 def html_page(view: ReportView) -> str:

@@ -41,6 +41,7 @@ from ddx_tools.model.diagnosis import (
     distinct,
     rank_list,
 )
+from ddx_tools.model.grouping import gathered
 
 _CODE = "rank.waited_for"
 _RECORDS = "flight_records"
@@ -185,18 +186,15 @@ def blaming_findings(findings: Sequence[Finding], waits: Waits) -> list[Finding]
     host wait.
     """
     spared = set(waits.roots.ranks) if waits.brief_s is not None else set()
-    on_host: dict[str | None, set[int]] = {}
-    for rank, host in waits.graph.hosts.items():
-        on_host.setdefault(host, set()).add(rank)
-    waiting = {host for host, ranks in on_host.items() if ranks <= set(waits.roots.victims)}
-    return [
-        finding
-        for finding in findings
-        if not (finding.ranks and set(finding.ranks) <= spared)
-        and not (
-            finding.code == "rank.exited" and not finding.ranks and finding.hosts and waiting.issuperset(finding.hosts)
-        )
-    ]
+    on_host = gathered((host, rank) for rank, host in waits.graph.hosts.items())
+    waiting = {host for host, ranks in on_host.items() if set(ranks) <= set(waits.roots.victims)}
+
+    def may_blame(finding: Finding) -> bool:
+        if finding.ranks:
+            return not set(finding.ranks) <= spared
+        return finding.code != "rank.exited" or not finding.hosts or not waiting.issuperset(finding.hosts)
+
+    return list(filter(may_blame, findings))
 
 
 def with_waits(said: Diagnosis, waits: Waits) -> Diagnosis:

@@ -29,11 +29,14 @@ def refuse_unwritable(out: Path) -> None:
         raise _not_writable(out, f"there is no directory {out.parent}")
 
 
-def write_file(out: Path, content: str) -> None:
-    """Write a text, replacing an existing file. Raises UsageError if that fails; then nothing new is left."""
+def write_file(out: Path, content: str | bytes) -> int:
+    """Write a text or bytes, replacing an existing file; return its size in bytes.
+
+    Raises UsageError if that fails; then nothing new is left.
+    """
     try:
         with _whole(out) as file:
-            file.write(content.encode())
+            return file.write(content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise _not_writable(out, (error.strerror or str(error)).lower()) from error
 

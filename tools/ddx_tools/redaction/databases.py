@@ -17,11 +17,11 @@ from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.files.nsight_export import (
     CUT,
     DAMAGE,
-    NAMED_BY,
     STRINGS,
     SYSTEM,
     TABLES,
     guard,
+    ids_in_use,
     is_export,
     tables_in,
     uri_of,
@@ -91,13 +91,8 @@ def _where(table: str, found: dict[str, list[str]]) -> str:
         return "WHERE name = 'Hostname'"
     if table != STRINGS:
         return ""
-    used = [
-        f'SELECT "{column}" FROM main."{user}"'
-        for user, columns in NAMED_BY.items()
-        for column in columns
-        if column in found.get(user, ())
-    ]
-    return f"WHERE id IN ({' UNION '.join(used)})" if used else "WHERE 0"
+    used = ids_in_use(found)  # of the copy, whose tables come before those of the attached original
+    return f"WHERE id IN ({used})" if used else "WHERE 0"
 
 
 def _cleaned(row: tuple[object, ...], are_texts: list[bool], clean: Callable[[str], str]) -> list[object]:

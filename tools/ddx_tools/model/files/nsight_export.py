@@ -8,7 +8,7 @@ are created only when there is something to put into them, and columns differ be
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -37,7 +37,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     CUT: ("name",),
 }
 """The tables that ddx reads, with their columns. `start` and `end` are ns since the begin of the session."""
-NAMED_BY = {KERNELS: ("demangledName", "shortName"), CALLS: ("nameId",), RANGES: ("textId",)}
+_NAMED_BY = {KERNELS: ("demangledName", "shortName"), CALLS: ("nameId",), RANGES: ("textId",)}
 """The columns that hold ids of `StringIds`."""
 _TELLING = frozenset({KERNELS, CALLS, RANGES, SESSION})
 """Other programs also have tables like `StringIds`."""
@@ -90,6 +90,16 @@ def tables_in(db: sqlite3.Connection, schema: str = "main") -> dict[str, list[st
         columns = {row[1] for row in db.execute(f'PRAGMA {schema}.table_info("{name}")')}
         found[name] = [column for column in TABLES[name] if column in columns]
     return found
+
+
+def ids_in_use(tables: Mapping[str, Sequence[str]]) -> str:
+    """A query for the ids of `StringIds` that rows name; `tables` as from `tables_in`. Empty if no column names any."""
+    return " UNION ".join(
+        f'SELECT "{column}" FROM "{table}"'
+        for table, columns in _NAMED_BY.items()
+        for column in columns
+        if column in tables.get(table, ())
+    )
 
 
 def is_export(source: Path | bytes) -> bool:

@@ -23,12 +23,12 @@ from ddx_tools.model.files.nsight_export import (
     DAMAGE,
     GRAPHS,
     KERNELS,
-    NAMED_BY,
     RANGES,
     SESSION,
     STRINGS,
     SYSTEM,
     TABLES,
+    ids_in_use,
     opened,
     reason_of,
     tables_in,
@@ -164,14 +164,9 @@ class _Export:
 
     def _strings(self) -> dict[int, str]:
         """The texts that the other tables refer to, by id; all texts if one of those tables is damaged."""
-        used = [
-            f'SELECT "{column}" FROM "{table}"'
-            for table, columns in NAMED_BY.items()
-            for column in columns
-            if column in self._tables.get(table, ())
-        ]
+        used = ids_in_use(self._tables)
         before = len(self.problems)
-        for where in (f"WHERE id IN ({' UNION '.join(used)})" if used else "", ""):
+        for where in (f"WHERE id IN ({used})" if used else "", ""):
             del self.problems[before:]
             rows = islice(self._rows(STRINGS, "id", "value", where=where), _MOST_STRINGS)
             found = {key: text[:MOST_NAME] for key, text in rows if isinstance(key, int) and isinstance(text, str)}

@@ -46,7 +46,7 @@ _NO_FRAMES = ("  <no Python frame>", "  ...")
 """Lines for a thread without Python frames, or with omitted frames: they do not end the thread (CPython's
 traceback.c)."""
 _DIES = "Fatal Python error: "
-_RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
+RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
 """Text above a dump that names its rank: `rank 3:`, `==> rank3.txt <==`, `$ py-spy dump --pid 4242 # rank 3`."""
 _LOCAL_RANK_ABOVE = re.compile(r"\blocal[-_ ]?rank[-_ :=#]{0,3}(\d{1,7})\b", re.I)
 _RANK_OPTION = re.compile(
@@ -72,7 +72,7 @@ def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
     processes. Local ranks count if no others are given: then the processes are on one host.
     """
     lines = text.splitlines(keepends=True)
-    starts = _ranks_told(lines, _RANK_ABOVE)
+    starts = _ranks_told(lines, RANK_ABOVE)
     if not starts:
         starts = _ranks_told(lines, _LOCAL_RANK_ABOVE)
         starts = starts if len({rank for _, rank in starts}) == len(starts) > 1 else []

@@ -31,6 +31,7 @@ from typing import Any
 
 from ddx_tools.model.stack_frame import Frame
 from ddx_tools.parsers.python.pyspy_json import ThreadStack
+from ddx_tools.parsers.python.pyspy_text import RANK_ABOVE
 
 _HEAD = re.compile(r"(?:Using executable found in the core file: .{0,2000}|Core file information:)")
 _PROCESS = re.compile(r"pid: (\d{1,10}) ppid: (\d{1,10}) sid: \d{1,10}")
@@ -45,7 +46,6 @@ _CODE = re.compile(r" {8}(\S.{0,500})")
 _HAS_GIL = "Has the GIL"
 _KILLING = frozenset({"SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGQUIT", "SIGSEGV", "SIGSYS", "SIGXCPU", "SIGXFSZ"})
 """The signals that end a process with a core (signal(7)), without SIGTRAP, with which debuggers stop one."""
-_RANK_ABOVE = re.compile(r"(?<!local)(?<!local[-_ ])rank[-_ :=#]{0,3}(\d{1,7})\b(?! of\b)", re.I)
 _RANK_OPTION = re.compile(r"\s--(?:global[-_])?rank[= ](\d{1,7})(?=\s|$)")
 _LINES_ABOVE, _HEAD_LINES, _SHOWN = 3, 12, 500
 _PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
@@ -118,7 +118,7 @@ def _rank_of(lines: Sequence[str], at: int, end: int) -> int | None:
     """The rank that the lines above a dump name, or its process's arguments."""
     above = " ".join(line for line in lines[max(0, at - _LINES_ABOVE) : at] if not line[:1].isspace())
     arguments = (line for line in lines[at : min(end, at + _HEAD_LINES)] if line.startswith("executable: "))
-    named = _RANK_ABOVE.findall(above)[-1:] or [rank for line in arguments for rank in _RANK_OPTION.findall(line)]
+    named = RANK_ABOVE.findall(above)[-1:] or [rank for line in arguments for rank in _RANK_OPTION.findall(line)]
     return int(named[0]) if named else None
 
 

@@ -131,9 +131,8 @@ def _is_no_early_end(finding: Finding, events: list[LogEvent], unheard: set[int]
     """Whether a finding of a good end is valid: no step follows it, and it covers all ranks."""
     if finding.code not in _WELL_ENDED:
         return True
-    if unheard and finding.ranks and not finding.attributes.get("all_ranks"):
-        return False
-    if finding.code == "job.exited_zero" and finding.ranks and not finding.attributes.get("all_ranks"):
+    of_some = finding.ranks and not finding.attributes.get("all_ranks")
+    if of_some and (unheard or finding.code == "job.exited_zero"):
         return False
     steps = {event.evidence.source: event.evidence.line or 0 for event in events if event.kind == "step"}
     return all((place.line or 0) > steps.get(place.source, 0) for place in finding.evidence[-1:])
@@ -144,13 +143,13 @@ def _end_of_some(finding: Finding, events: list[LogEvent], seen_size: int | None
     if finding.code != "job.finished" or not finding.ranks:
         return finding
     job = read_crowd(events, seen_size)
-    unheard = {*job.everybody} - job.known
+    without_log = {*job.everybody} - job.known
     spoken: dict[str, set[int]] = defaultdict(set)
     for event in events:
         spoken[event.evidence.source].update(event.ranks or (_NO_RANK,))
-    if not unheard or any(len(spoken[place.source]) > 1 for place in finding.evidence):
+    if not without_log or any(len(spoken[place.source]) > 1 for place in finding.evidence):
         return finding
-    summary = f"{finding.summary} No log is of {rank_list(unheard)}, which the job has too."
+    summary = f"{finding.summary} No log is of {rank_list(without_log)}, which the job has too."
     return finding.model_copy(update={"summary": summary, "attributes": {**finding.attributes, "part_of_job": True}})
 
 

@@ -122,9 +122,9 @@ def _add(raw: Raw, text: Material, named: int | None, data: bytes, looks: Looks)
     many_ranks = len({rank for rank, _ in parts}) > 1
     begins = 0
     for rank, part in parts:
-        above = begins if many_ranks else None
-        begins += part.count(b"\n")
-        if _add_dead(raw, text, rank, part, begins - part.count(b"\n"), looks):
+        begin, begins = begins, begins + part.count(b"\n")
+        above = begin if many_ranks else None
+        if _add_dead(raw, text, rank, part, begin, looks):
             continue
         threads = read_dump(part)
         workers = {thread.pid for thread in threads if is_worker(thread)}
