@@ -135,8 +135,8 @@ def _of_other_times(events: Rows, paths: Mapping[str, str], ran: JobTime | None)
         if not ran.holds(row["time_s"], json.loads(row["details"]).get("in_year_s"))
     )
     return [
-        f"{path}: {count} of its messages of the kernel {'is' if count == 1 else 'are'} from another time than the "
-        "job's logs, so not judged."
+        f"{path}: {count} kernel {'message in it is' if count == 1 else 'messages in it are'} from another time than "
+        "the job's logs, so not judged."
         for path, count in sorted(found.items())
     ]
 

@@ -141,10 +141,11 @@ def _minutes_apart(store: Store, dumps: _Dumps, called: Mapping[int, int]) -> _L
         return set(), []
     earlier, later = (all(sign * ns > 0 for ns in apart.values()) for sign in (-1, 1))
     way = "before" if earlier else "after" if later else "apart from"
+    one = len(apart) == 1
     line = (
-        f"{_records_of(apart)} left out: from another time, {'' if len(apart) == 1 else 'up to '}"
-        f"{max(map(abs, apart.values())) / _NS:.0f} s {way} the peers' calls of the same numbers. "
-        "Most are other operations, or not at one constant distance."
+        f"{_records_of(apart)} left out: from another time, {'' if one else 'up to '}"
+        f"{max(map(abs, apart.values())) / _NS:.0f} s {way} the calls with the same numbers on other ranks. "
+        f"Most of {'its' if one else 'their'} calls are other operations, or the distance in time varies."
     )
     return set(apart), [line]
 
