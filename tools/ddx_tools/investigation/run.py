@@ -529,7 +529,8 @@ def _parse(store: Store, found: Investigation, step: Step, raw: Raw) -> None:
     found.missing.extend(missing for missing in raw.missing if missing.what not in known)
     if raw.host == UNKNOWN_HOST:
         told = [missing.what for missing in raw.missing]
-        unread = [problem for problem in raw.problems if problem not in known and not problem.startswith(tuple(told))]
+        problems = [problem.rstrip(".") for problem in raw.problems]
+        unread = [problem for problem in problems if problem not in known and not problem.startswith(tuple(told))]
         found.missing.extend(Missing(what=problem, why_it_matters=NOT_LOOKED_AT) for problem in unread)
     found.results.append(result_of(step, raw))
 
