@@ -31,7 +31,9 @@ def test_no_bytes_break_the_flight_record_reader(tmp_path: Path) -> None:
     if done.returncode != 0:
         inputs = [f"{path.name}: {path.read_bytes()!r}" for path in tmp_path.iterdir() if path.is_file()]
         pytest.fail("\n".join([*done.stdout.splitlines()[-40:], *inputs]), pytrace=False)
-    assert f"Done {runs(done.stdout)} runs" in done.stdout and runs(done.stdout) > 1000
+    assert f"Done {runs(done.stdout)} runs" in done.stdout
+    # More than the corpus: new inputs as well. How many is up to the machine.
+    assert runs(done.stdout) > len(list((HERE / "corpus").iterdir()))
 
 
 def runs(output: str) -> int:
