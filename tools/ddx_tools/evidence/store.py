@@ -35,7 +35,8 @@ def _empty_tables() -> DuckDBPyConnection:
     """A database with the schema's empty tables: copying them takes a tenth of the time of creating them."""
     import duckdb
 
-    db = duckdb.connect(":memory:")
+    # For a few rows, handing work to other threads takes longer than doing it.
+    db = duckdb.connect(":memory:", config={"threads": 1})
     db.execute(schema().sql)
     # DuckDB prints to stderr about connections that are still open when the interpreter shuts down.
     atexit.register(_empty_tables.cache_clear)
@@ -80,7 +81,7 @@ class Store:
         was_small = self._rows <= _SMALL
         self._rows += rows
         if was_small and self._rows > _SMALL:
-            self._db.execute("PRAGMA enable_optimizer")
+            self._db.execute("PRAGMA enable_optimizer; RESET threads")
 
     def holds_any(self, tables: Collection[str]) -> bool:
         """Whether any of these tables has rows; True if none is named."""
