@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from constructed_jobs import Job
+from constructed_records import NOW_NS, as_pickle, dump, entry
 
 from ddx_evals.scores.records import answer_of
 from ddx_evals.simulator import simulate
+from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Finding, Verdict
 
 pytestmark = pytest.mark.slow
@@ -80,3 +84,30 @@ def test_in_a_job_that_stands_still_nobody_is_late() -> None:
     """Ranks wait for a minute for what Gloo does not record. That two were a bit late before is not why."""
     said = answer_of(simulate(910_012, kind="extra_collective"))
     assert (said.verdict, said.culprits) == (Verdict.UNDECIDED, ())
+
+
+@pytest.mark.parametrize(("waits_each_time", "told"), [(False, False), (True, True)], ids=["called ahead", "in step"])
+def test_one_delay_counts_once_for_all_that_peers_had_called_ahead(
+    tmp_path: Path, waits_each_time: bool, told: bool
+) -> None:
+    """Rank 1 is 5 s late. Its peers either called all that follows before it came, or waited for it each time."""
+    for rank in range(4):
+        entries = []
+        for seq in range(1, 21):
+            called_s = seq * (6.0 if waits_each_time else 0.01) + (5.0 if rank == 1 else 0.0)
+            ended_s = seq * (6.0 if waits_each_time else 0.01) + 5.005
+            entries.append(
+                entry(
+                    record_id=seq,
+                    collective_seq_id=seq,
+                    op_id=seq,
+                    time_created_ns=NOW_NS + int(called_s * 1e9) + rank,
+                    time_discovered_started_ns=NOW_NS + int(ended_s * 1e9) - 1_000_000,
+                    time_discovered_completed_ns=NOW_NS + int(ended_s * 1e9),
+                )
+            )
+        members = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+        record = dump(*entries, pg_config=members, pg_status={})
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(as_pickle(record))
+    found = investigate([str(tmp_path)]).findings
+    assert bool([finding for finding in found if finding.code == "rank.arrives_late"]) is told

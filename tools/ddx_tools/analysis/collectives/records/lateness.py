@@ -7,6 +7,10 @@ ms). Gloo records no end, but it blocks, so the rank's next call stands in for i
 that are followed by a step's work. If all members are on one host, and so read one clock, the time of the last call
 covers those as well. It shows less: a rank that calls last in every step may simply have the most work.
 
+A rank that was late once is last in all collectives that its peers had called before it called the first: with NCCL a
+program calls ahead, up to its next wait for the GPU. These are one delay. A collective shows a new one only if most
+members called it after those before it had ended.
+
 Members of a pipeline group do different work per stage, and some stage is always last: they are not compared.
 """
 
@@ -30,6 +34,8 @@ _COLLECTIVES = 400
 """How many of a group's last collectives are examined."""
 _UNSEEN = 0.25
 """Fewer than this share of a group's members may lack a record: one of these may be as late as others on its host."""
+_POLLING_S = 0.1
+"""A watchdog notices an end up to this much later than the program."""
 _OFTEN = 4
 _SHARE = 0.75
 """The same rank must be last in this share of the collectives in which some rank is clearly last."""
@@ -44,7 +50,7 @@ class Late:
     rank: int
     group: Group
     collectives: int
-    """How many collectives of the group were compared."""
+    """How many collectives of the group were compared: those that were called when all before them had ended."""
     last: int
     """How many of them it was clearly last in."""
     others_last: int
@@ -68,6 +74,7 @@ def late_ranks(records: Records) -> list[Late]:
             continue
         if any(len(pipeline & set(ranks)) > 1 for pipeline in pipelined):
             continue
+        rows = [row for row in rows if row["fresh"]]
         clear = [row for row in rows if row["late_s"] >= _CLEARLY_S]
         if len(clear) < _OFTEN:
             continue
@@ -112,12 +119,15 @@ WITH one_clock AS (
     UNION ALL
     SELECT *, true AS by_calls, last_call_ns AS ended_ns FROM calls WHERE blocks AND same_host
 ), inside AS (
-    SELECT by_calls, group_id, seq, rank, created_ns, (ended_ns - created_ns) / 1e9 AS inside_s FROM ends
-    JOIN (SELECT group_id, max(seq) AS last FROM calls WHERE counts GROUP BY group_id) USING (group_id)
+    SELECT by_calls, group_id, seq, rank, created_ns, (ended_ns - created_ns) / 1e9 AS inside_s,
+        coalesce(created_ns + {_POLLING_S * 1e9:.0f} >= max(ended_ns) OVER (
+            PARTITION BY by_calls, group_id, rank ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ), true) AS fresh
+    FROM ends JOIN (SELECT group_id, max(seq) AS last FROM calls WHERE counts GROUP BY group_id) USING (group_id)
     WHERE counts AND ended_ns >= created_ns AND seq > last - {_COLLECTIVES}
 )
 SELECT by_calls, group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s,
-    max(created_ns) AS called_ns
+    max(created_ns) AS called_ns, 2 * count(*) FILTER (fresh) > count(*) AS fresh
 FROM inside GROUP BY by_calls, group_id, seq HAVING count(*) > 1
 """
 
