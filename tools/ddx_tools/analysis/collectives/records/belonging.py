@@ -35,13 +35,16 @@ _LeftOut = tuple[set[int], list[str]]
 def of_other_jobs(store: Store, dumps: _Dumps) -> _LeftOut:
     """Ranks whose records list other members of the default group than most, and a line about them.
 
-    Only lists that share a rank contradict each other. If no list has the most records, all of them are left out.
+    Only lists that share a rank contradict each other. If no list has the most records, the only one with the records
+    of all its members counts: a later job of the same name has replaced the others. Otherwise all are left out.
     """
     mine = {dump["dump"]: rank for rank, each in dumps.items() for dump in each}
     listed = [(tuple(row["members"]), mine[row["dump"]]) for row in store.query(_DEFAULT) if row["dump"] in mine]
     ranks_of = {members: {*ranks} for members, ranks in gathered(listed).items()}
     most = max(map(len, ranks_of.values()), default=0)
     usual = [members for members, ranks in ranks_of.items() if len(ranks) == most]
+    if len(usual) > 1 and len(whole := [members for members in usual if ranks_of[members] == {*members}]) == 1:
+        usual = whole
     clashing = [members for members in ranks_of if any({*members} & {*other} for other in usual if other != members)]
     if not clashing:
         return set(), []
