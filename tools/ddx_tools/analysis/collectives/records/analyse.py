@@ -9,7 +9,7 @@ from itertools import combinations
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.odd_ranks import part
 from ddx_tools.analysis.collectives.records import simultaneity
-from ddx_tools.analysis.collectives.records.at_rest import doubt_about
+from ddx_tools.analysis.collectives.records.at_rest import before_the_logs, doubt_about
 from ddx_tools.analysis.collectives.records.comparable import elements
 from ddx_tools.analysis.collectives.records.device_positions import Fronts, long_silent
 from ddx_tools.analysis.collectives.records.exchanges import exchange_mismatches
@@ -70,7 +70,9 @@ def _findings(waits: Solved) -> list[Finding]:
     # Ranks that wait for each other in a circle never make progress by themselves, however short the wait seems.
     known &= waits.graph is None or not waits.graph.circle
     dated = all(record.taken_ns is not None for record in records.ranks.values())
-    if (
+    if not faults and (old := before_the_logs(records)):
+        about.append(old)
+    elif (
         not (faults or unread or (apart and not dated))
         and known
         and (moving or not stands_in_something(records, fronts))

@@ -24,7 +24,10 @@ _NS = 1e9
 _MAX_EVIDENCE = 8
 _ENDED = ("idle", "hidden")
 
-_How = Literal["copies", "members", "undated", "apart", "unfinished", "cut", "ends_early"]
+_ZONE_S = 1800.0
+_ZONE_MARGIN_S = 120.0
+"""Times of zones that are not stated differ by multiples of half an hour, give or take the job's last words."""
+_How = Literal["copies", "members", "undated", "apart", "unfinished", "cut", "ends_early", "before_logs"]
 _Doubt = tuple[_How, Collection[int], str]
 
 
@@ -39,9 +42,17 @@ def doubt_about(records: Records, fronts: Fronts) -> Finding | None:
         or _cut(records)
         or _ends_early(records)
     )
-    if found is None:
-        return None
-    how, ranks, why = found
+    return None if found is None else _finding(records, found)
+
+
+def before_the_logs(records: Records) -> Finding | None:
+    """A notice about records that end long before a log of the job does: what they show was over by then."""
+    found = _before_the_logs(records)
+    return None if found is None else _finding(records, found)
+
+
+def _finding(records: Records, doubt: _Doubt) -> Finding:
+    how, ranks, why = doubt
     places = [Evidence(source=records.ranks[rank].source) for rank in sorted(ranks)[:_MAX_EVIDENCE]]
     return raising.finding(
         "records.inconsistent",
@@ -171,3 +182,17 @@ def _ends_early(records: Records) -> _Doubt | None:
         rank for group in records.groups.values() for rank in early & group.positions.keys() if group.is_overtaken(rank)
     }
     return ("ends_early", ranks, f"peers finished calls that those of {rank_list(ranks)} lack") if ranks else None
+
+
+def _before_the_logs(records: Records) -> _Doubt | None:
+    if any(record.live for record in records.ranks.values()):
+        return None
+    newest = max((its.latest_sign_ns for its in records.ranks.values() if its.latest_sign_ns is not None), default=None)
+    (row,) = records.query("SELECT max(last_s) AS last FROM logs WHERE year_known AND NOT coalesce(left_out, false)")
+    if newest is None or row["last"] is None:
+        return None
+    later_s = row["last"] - newest / _NS
+    off_zone_s = abs(later_s - _ZONE_S * round(later_s / _ZONE_S))
+    if later_s < _APART_S or off_zone_s < _ZONE_MARGIN_S:
+        return None
+    return "before_logs", [], f"the job's log goes on for {later_s / 60:.0f} min after their last event"
