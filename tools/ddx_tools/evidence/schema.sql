@@ -202,7 +202,8 @@ CREATE TABLE fr_entries (
     call            BIGINT,   -- what was called
     site            BIGINT,   -- where from; NULL without frames
     state           VARCHAR,  -- scheduled | started | completed as recorded (Gloo: always scheduled)
-    done            BOOLEAN,  -- completed or retired
+    done            BOOLEAN,  -- completed, by its state or its group's counter (Gloo: or retired)
+    retired         BOOLEAN,  -- no longer watched: done or, if not, given up by its watchdog after a timeout or an error
     created_ns      BIGINT,   -- wall clock when it was enqueued, ns since the epoch
     started_ns      BIGINT,   -- wall clock when its start was noticed
     completed_ns    BIGINT,   -- wall clock when completion was noticed

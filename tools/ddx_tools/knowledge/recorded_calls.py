@@ -38,6 +38,14 @@ class RecordedProgress:
     state: str | None
     retired: bool
 
+    def has_finished(self, backend: str | None) -> bool:
+        """Whether the operation finished.
+
+        "A retired but not completed event has timed out" (FlightRecorder.hpp), but Gloo records no completion. There
+        `retired` lags behind the counter of completed collectives.
+        """
+        return self.state == "completed" or (self.retired and backend in ("gloo", None))
+
 
 @dataclass(frozen=True, slots=True)
 class GroupName:

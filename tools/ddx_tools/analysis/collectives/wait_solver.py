@@ -18,7 +18,7 @@ from typing import Generic, Literal, TypeVar
 from ddx_tools.analysis.collectives.findings import State, Where
 from ddx_tools.model.diagnosis import rank_list
 
-By = Literal["pairing", "absence", "order", "nothing"]
+By = Literal["pairing", "absence", "order", "path", "nothing"]
 """What singles out the deviating ranks of a circle: the pairing of sends and receives, their absence from an operation
 that many are in, or the call order that others follow."""
 

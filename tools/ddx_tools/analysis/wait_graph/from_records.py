@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ddx_tools.analysis.collectives.records.analyse import group_mismatches, root_mismatches
+from ddx_tools.analysis.collectives.records.call_order import off_path
 from ddx_tools.analysis.collectives.records.comparable import hides_disagreement
 from ddx_tools.analysis.collectives.records.exchanges import exchange_mismatches
 from ddx_tools.analysis.collectives.records.recorded_graph import odd_of_circle
@@ -68,6 +69,8 @@ def add_records(graph: WaitGraph, store: Store) -> None:
         if state is NodeState.UNKNOWN:
             graph.unreported.add(rank)
     graph.mismatches += _mismatches(found, holds, graph)
+    if any(hold.transfer is not None for hold in holds):
+        graph.off_path |= off_path(found.records)
 
 
 def _unread(store: Store) -> set[int]:

@@ -210,6 +210,8 @@ class WaitGraph:
     mismatches: list[CallMismatch] = field(default_factory=list)
     left_behind: set[Node] = field(default_factory=set)
     """Transfers whose peer has already passed its end in the same round of the program."""
+    off_path: set[int] = field(default_factory=set)
+    """The only rank that made two calls in a row which no rank makes in a row anywhere else, if there are transfers."""
     precedes: set[tuple[Node, Node]] = field(default_factory=set)
     """Pairs of operations: a rank in the first reaches the second by itself."""
     ranks: set[int] = field(default_factory=set)

@@ -31,6 +31,8 @@ from ddx_tools.model.grouping import gathered
 
 _KNOWN = (Sure.SEEN, Sure.INFERRED)
 _SMALLEST_HOST = 2
+_FEW = 4
+"""Up to one in so many ranks are few."""
 _EXPLAINING = frozenset({NodeState.OUTSIDE, NodeState.STOPPED, NodeState.ENDED})
 """States of ranks seen to wait for none, which also explain the waits of ranks in something unknown."""
 _STOPPING = ("operation", "call_site", "shape", "root")
@@ -116,8 +118,11 @@ def find_roots(graph: WaitGraph) -> Roots:
     # A rank that waits for one of several, one of which is a root, is taken to wait for that root.
     found.open += [words for ranks, words in found.possible if not ranks & found.roots.keys()]
     if found.unexplained and not _EXPLAINING & set(found.roots.values()):
-        verb = "wait" if len(found.unexplained) > 1 else "waits"
-        found.open.append(f"nothing shows what {rank_list(found.unexplained)} {verb} for")
+        if graph.off_path:
+            found.roots.update(dict.fromkeys(sorted(graph.off_path), NodeState.ELSEWHERE))
+        else:
+            verb = "wait" if len(found.unexplained) > 1 else "waits"
+            found.open.append(f"nothing shows what {rank_list(found.unexplained)} {verb} for")
     if graph.gone and (found.open or not found.roots):
         # A rank's end explains what nothing else does, whether or not any rank is seen to wait.
         found.roots = dict.fromkeys(sorted(graph.gone), NodeState.ENDED)
@@ -357,8 +362,10 @@ def _take_unknown(found: _Search) -> bool:
         alone = set().union(*(ranks for ranks in sets.values() if len(ranks) == 1))
         more, tie = fewest(ranks for ranks in sets.values() if not alone & ranks)
         ranks = alone | more
+        if tie and _are_the_few_absent(graph, possible := set().union(*sets.values())):
+            ranks, tie = possible, False
         found.roots.update({rank: states.get(rank, NodeState.UNKNOWN) for rank in sorted(ranks)})
-        if tie or _says_little(graph, sets, ranks):
+        if tie or (_says_little(graph, sets, ranks) and not _are_the_few_absent(graph, ranks)):
             found.open.append("equally many other ranks without a record would also explain the waits")
     if all_in_one:
         found.open.append("in some groups, all members entered the operation, yet none has finished it")
@@ -392,6 +399,11 @@ def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int
     unsaid = len(operations) == 1 and operations[0].hides_root
     ahead = all(operation.called_ahead for operation in operations)
     return graph.lone_source or ahead or unsaid or len(ranks) > 1 or bool(graph.unreported ^ ranks)
+
+
+def _are_the_few_absent(graph: WaitGraph, ranks: Set[int]) -> bool:
+    """Whether these are all ranks without evidence, several, and few: each is then more likely gone than lost."""
+    return len(ranks) > 1 and graph.unreported == ranks and _FEW * len(ranks) <= len(graph.ranks)
 
 
 def _host_that_explains(graph: WaitGraph, sets: Iterable[Set[int]]) -> set[int]:

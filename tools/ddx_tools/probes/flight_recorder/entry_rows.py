@@ -23,6 +23,8 @@ class EntryKind(NamedTuple):
     last_completed: int | None
     """The counter of its group: this number and all before it are finished. None if the counter also counts other
     things."""
+    retired: bool
+    """Whether its watchdog no longer watches it: it finished, or the watchdog gave up on it."""
 
 
 @dataclass
@@ -71,8 +73,8 @@ class EntryRows:
         def of_kind(field_of_kind: int, arrow_type: Any) -> Any:
             return pc.take(pa.array([each[field_of_kind] for each in self.kinds], arrow_type), kind)
 
-        membership, call, finished, completed = map(
-            of_kind, (0, 1, 3, 4), (pa.int64(), pa.int64(), pa.bool_(), pa.int64())
+        membership, call, finished, completed, retired = map(
+            of_kind, (0, 1, 3, 4, 5), (pa.int64(), pa.int64(), pa.bool_(), pa.int64(), pa.bool_())
         )
         states = pa.array([each.state for each in self.kinds], pa.string()).dictionary_encode()
         numbers = {name: _known_numbers(values, name) for name, values in self.numbers.items()}
@@ -85,6 +87,7 @@ class EntryRows:
                 "site": pc.take(pa.array(self.sites, pa.int64()), site),
                 "state": pc.take(states, kind),
                 "done": pc.or_(finished, counted),
+                "retired": retired,
                 "duration_ms": _known_durations(self.duration_ms),
             }
         )

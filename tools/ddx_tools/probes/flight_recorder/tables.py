@@ -140,11 +140,9 @@ class RecordTables:
             progress = columns.progresses[kind.progress]
             # The counter counts collectives, unless the group mixes them with transfers.
             counted = not columns.calls[kind.call].is_p2p and kind.group not in mixed
-            # Gloo's `retired` lags behind the counter of completed collectives.
-            finished = progress.retired or progress.state == "completed"
-            kinds.append(
-                EntryKind(membership, calls[kind.call], progress.state, finished, last_completed if counted else None)
-            )
+            finished = progress.has_finished(columns.calls[kind.call].backend)
+            last = last_completed if counted else None
+            kinds.append(EntryKind(membership, calls[kind.call], progress.state, finished, last, progress.retired))
         self.entries.add(columns, kinds, [self._site(frames) for frames in columns.sites])
 
     def _call(self, call: RecordedCall) -> int:

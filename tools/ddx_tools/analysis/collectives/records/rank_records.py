@@ -39,6 +39,8 @@ class RankRecord:
     """It was taken from the running process, at the same moment as its peers' records."""
     hides_transfers: bool
     """Its backend counts sends and receives without recording them (Gloo), and the rank made some or may be in one."""
+    dated_by_file: bool
+    """Only its file's time shows when it was taken, perhaps on the clock of a file server."""
 
 
 def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> tuple[dict[int, RankRecord], bool, float]:
@@ -59,11 +61,13 @@ def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> tup
     return _dated_by_each_other(records, dumps), any(row["starts_seen"] for row in seen.values()), patience_s
 
 
+# A watchdog gives up on an operation when its timeout is over, and the record is written then.
 _SEEN = """
 SELECT rank, min(record_id) FILTER (done) AS oldest_done, bool_or(started_ns IS NOT NULL) AS starts_seen,
     max(completed_ns - created_ns) AS longest_ns,
-    coalesce(max(op_id - seq), 0) > 0 AND coalesce(max(p2p_seq), 0) = 0 AS hides_transfers
-FROM recorded_numbers GROUP BY rank
+    coalesce(max(op_id - seq), 0) > 0 AND coalesce(max(p2p_seq), 0) = 0 AS hides_transfers,
+    min(created_ns + timeout_ms * 1000000) FILTER (NOT done) AS times_out_ns, bool_or(retired AND NOT done) AS gave_up
+FROM recorded_numbers JOIN fr_calls USING (call) GROUP BY rank
 """
 # A rank's count appears in its next collective. A rank in its first transfer shows by peers that made theirs later.
 _BEGINNING = """
@@ -100,12 +104,16 @@ def _rank_record(
     begins: bool,
 ) -> RankRecord:
     sign = max((dump["latest_ns"] for dump in dumps if dump["latest_ns"] is not None), default=None)
+    times_out_ns = seen.get("times_out_ns")
+    if sign is not None and times_out_ns is not None and seen["gave_up"]:
+        sign = max(sign, times_out_ns)
     gloo = any(dump["backend"] == "gloo" for dump in dumps)
+    taken_ns = _moment_ns(dumps[0], sign, times_out_ns, patience_s)
     return RankRecord(
         rank=rank,
         host=dumps[0]["host"],
         source=dumps[0]["source"],
-        taken_ns=_moment_ns(dumps[0], sign, patience_s),
+        taken_ns=taken_ns,
         latest_sign_ns=sign,
         wrapped=any((dump["first_record"] or 0) > 0 for dump in dumps),
         only_active=only_active or any(dump["only_active"] for dump in dumps),
@@ -114,6 +122,7 @@ def _rank_record(
         notes_ends_at_once=gloo,
         live=dumps[0]["origin"] in LIVE,
         hides_transfers=(begins or bool(seen.get("hides_transfers"))) and gloo,
+        dated_by_file=taken_ns is not None and dumps[0]["taken_ns"] is None,
     )
 
 
@@ -130,19 +139,22 @@ def _dated_by_each_other(
     first, last = min(by_file) - _OF_ONE_DUMP_NS, max(by_file) + _OF_ONE_DUMP_NS
     written = {rank: mine[0]["written_ns"] for rank, mine in dumps.items() if records[rank].taken_ns is None}
     return records | {
-        rank: replace(records[rank], taken_ns=time)
+        rank: replace(records[rank], taken_ns=time, dated_by_file=True)
         for rank, time in written.items()
         if time is not None and max(first, records[rank].latest_sign_ns or first) <= time <= last
     }
 
 
-def _moment_ns(dump: Mapping[str, Any], sign_ns: int | None, within_s: float) -> int | None:
+def _moment_ns(dump: Mapping[str, Any], sign_ns: int | None, times_out_ns: int | None, within_s: float) -> int | None:
     """When a dump was taken: its file's time, if that is soon after the last event that the dump mentions.
 
-    A file with a later time may be a copy; one with an earlier time is a copy dated by another clock or a tool.
+    Or soon after `times_out_ns`, when the watchdog gives up on its first unfinished operation and has the records
+    written. A file with another time may be a copy; one with an earlier time was dated by another clock or a tool.
     """
     taken_ns: int | None = dump["taken_ns"]
     written_ns: int | None = dump["written_ns"]
     if taken_ns is not None or written_ns is None or sign_ns is None:
         return taken_ns
+    if times_out_ns is not None and 0 <= written_ns - times_out_ns < _OF_ONE_DUMP_NS:
+        return written_ns
     return written_ns if 0 <= written_ns - sign_ns < within_s * 1e9 else None

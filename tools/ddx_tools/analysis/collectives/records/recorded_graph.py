@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 from itertools import pairwise
 
 from ddx_tools.analysis.collectives.findings import State
+from ddx_tools.analysis.collectives.records.call_order import off_path
 from ddx_tools.analysis.collectives.records.comparable import hides_disagreement
 from ddx_tools.analysis.collectives.records.device_positions import Fronts
 from ddx_tools.analysis.collectives.records.quotes import kind_of
@@ -95,7 +96,8 @@ def may_be_a_host(ranks: Set[int]) -> bool:
 def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded]) -> tuple[set[int], By]:
     """The deviating ranks of a circle (empty if none is singled out), and which criterion singles them out.
 
-    The criteria: pairing of sends and receives, absence from where many are, or the call order that others follow.
+    The criteria: pairing of sends and receives, absence from where many are, the call order that others follow, or two
+    calls in a row that nobody else makes.
     """
     inside = [hold for hold in holds if circle & hold.waiting.keys() and circle & set(hold.blockers)]
     if len(odd := _misdirected(circle, holds) & circle) == 1:
@@ -108,8 +110,10 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
         return _without_held(set(smallest[0]), inside), "absence"
     if odd := odd_by_rounds(records, inside) or odd_by_siblings(records, inside) & circle:
         return odd, "pairing"
-    odd = odd_by_order(records, inside) & circle
-    return odd, "order" if odd else "nothing"
+    if odd := odd_by_order(records, inside) & circle:
+        return odd, "order"
+    odd = off_path(records) & circle
+    return odd, "path" if odd else "nothing"
 
 
 def _without_held(few: set[int], holds: Sequence[Recorded]) -> set[int]:

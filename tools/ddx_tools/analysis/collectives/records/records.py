@@ -166,6 +166,10 @@ class Records:
         self.ranks, self.starts_seen, self.patience_s = rank_records(store, chosen.dumps)
         self.groups = {row["group_id"]: _group(row) for row in chosen.groups}
         self._load_positions()
+        if any(record.dated_by_file for record in self.ranks.values()):
+            # The clock that dates files is not that of all hosts, so a wait may be shorter by as much as these differ.
+            offsets = [self.clock_offsets_s.get(rank, 0.0) for rank in self.ranks]
+            self.patience_s += max(offsets) - min(offsets)
         self._load_pending()
         self._infer_finished()
 

@@ -103,7 +103,9 @@ def _make_chosen(store: Store, base: Mapping[int, list[_Row]]) -> list[_Row]:
     return store.query("SELECT * FROM fr_groups WHERE group_id IN (SELECT group_id FROM chosen) ORDER BY group_key")
 
 
-_NUMBERS = "e.record_id, e.seq, e.p2p_seq, e.op_id, e.call, e.state, e.created_ns, e.started_ns, e.completed_ns"
+_NUMBERS = (
+    "e.record_id, e.seq, e.p2p_seq, e.op_id, e.call, e.state, e.retired, e.created_ns, e.started_ns, e.completed_ns"
+)
 
 
 def _make_recorded(store: Store, base: Mapping[int, list[_Row]], later: list[_Row]) -> None:

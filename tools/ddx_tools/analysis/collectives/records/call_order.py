@@ -1,0 +1,50 @@
+"""The rank that makes two calls in a row which no rank makes in a row anywhere else: there it left the program's path.
+
+A program repeats its steps, on every rank with the same role. Sends and receives name their peer by its place in the
+group, so ranks with the same place in other groups make the same calls. A rank that skips a transfer, or addresses
+another peer, makes a pair of calls that is found nowhere else, neither in its own earlier steps nor on another rank.
+"""
+
+from __future__ import annotations
+
+from ddx_tools.analysis.collectives.records.records import Records
+
+_RECENT = 16
+"""How many calls before the first unfinished one are examined."""
+_SHAPES = ("input_sizes", "input_dtypes", "output_sizes")
+
+
+def off_path(records: Records) -> set[int]:
+    """The only rank with a recent pair of calls that occurs once in all records; empty if none or several have one.
+
+    The calls are compared first by operation, group and peer, then with their sizes and types. Nothing is said where
+    ranks have no record: what is found once here may be usual there.
+    """
+    if records.absent or records.only_active:
+        return set()
+    for columns in ((), _SHAPES):
+        found = {row["rank"] for row in records.query(_ODD_PAIRS.format("".join(f", k.{name}" for name in columns)))}
+        if found:
+            return found if len(found) == 1 else set()
+    return set()
+
+
+# The kind of a group: its description or, without one, its size (as in quotes.kind_of).
+_ODD_PAIRS = f"""
+WITH kinds AS (
+    SELECT group_id, CASE WHEN description NOT IN ('', 'undefined') THEN description
+        ELSE CAST(len(members) AS VARCHAR) END AS kind FROM fr_groups
+), calls AS (
+    SELECT n.rank, n.done, hash(kind, k.op, k.peer{{}}) AS called,
+        row_number() OVER (PARTITION BY n.rank ORDER BY n.record_id) AS place
+    FROM recorded_numbers n JOIN fr_calls k USING (call) JOIN kinds USING (group_id)
+), pairs AS (
+    SELECT rank, place, called, lag(called) OVER (PARTITION BY rank ORDER BY place) AS before FROM calls
+), fronts AS (
+    SELECT rank, coalesce(min(place) FILTER (NOT done), max(place) + 1) AS front FROM calls GROUP BY rank
+), once AS (
+    SELECT any_value(rank) AS rank, max(place) AS place FROM pairs WHERE before IS NOT NULL
+    GROUP BY before, called HAVING count(*) = 1
+)
+SELECT DISTINCT rank FROM once JOIN fronts USING (rank) WHERE place >= front - {_RECENT} ORDER BY rank
+"""
