@@ -1,7 +1,8 @@
-"""Reads lines that show a job's restart by its script or scheduler: everything above belongs to an earlier attempt.
+"""Reads lines that show a job's restart by its script, launcher or scheduler: all above belongs to an earlier attempt.
 
-Slurm: `… CANCELLED AT 2026-11-21T05:13:45 DUE TO JOB REQUEUE ***` (src/slurmd/slurmstepd/req.c); a shell's trace
-(`set -x`): `+ srun torchrun … train.py`.
+Slurm: `… CANCELLED AT 2026-11-21T05:13:45 DUE TO JOB REQUEUE ***` (src/slurmd/slurmstepd/req.c), after which, as after
+a node's failure or a preemption, the same log may go on; a shell's trace (`set -x`): `+ srun torchrun … train.py`;
+torchrun: `I1117 13:39:42.119000 9920 …] [default] Starting worker group` (torch/distributed/elastic/agent/server).
 """
 
 from __future__ import annotations
@@ -9,16 +10,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ddx_tools.parsers.logs.log_lines import LogLine
+from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
+
 _STARTERS = (
     r"(?:srun|pdsh|clush|torchrun|mpirun|mpiexec|deepspeed|accelerate launch|-m torch\.distributed\.(?:run|launch))"
 )
-WAKING = ("DUE TO JOB REQUEUE", rf"^\+{{1,4}} .*{_STARTERS} ")
+_REASONS = "(?:JOB REQUEUE|NODE FAILURE|PREEMPTION)"
+WAKING = (f"CANCELLED AT .* DUE TO {_REASONS}", rf"^\+{{1,4}} .*{_STARTERS} ", r"\] Starting worker group")
 """RE2 expressions; every line that `new_start` reads matches one of them."""
 
-_REQUEUED = re.compile(r"\*\*\* JOB \S{1,40} ON \S{1,80} CANCELLED AT \S{1,30} DUE TO JOB REQUEUE")
+_REQUEUED = re.compile(rf"\*\*\* JOB \S{{1,40}} ON \S{{1,80}} CANCELLED AT \S{{1,30}} DUE TO {_REASONS}")
 _TRACED = re.compile(
     rf"^\+{{1,4}} (?:.{{0,400}}[\s/])?{_STARTERS} .{{0,4000}}?(?P<program>[\w.-]{{1,200}}\.py)(?![\w.])"
 )
+_WORKERS = re.compile(r"\[[^\]]{0,80}\] Starting worker group")
 
 
 @dataclass(frozen=True)
@@ -27,13 +33,20 @@ class NewStart:
 
     line: int
     program: str | None = None
-    """The program that a traced command starts; None if the scheduler reports the restart."""
+    """The program that a traced command starts; None if the scheduler or a launcher reports the start."""
+    launcher: int | None = None
+    """The process id of the torchrun that starts its workers."""
+    in_year_s: float | None = None
+    """When it starts them: seconds in an arbitrary year, because such a line has none."""
 
 
-def new_start(number: int, text: str) -> NewStart | None:
-    """Return the start in a line; None if there is none. A traced command by itself may be the first start."""
-    if "DUE TO JOB REQUEUE" in text and _REQUEUED.search(text):
-        return NewStart(number)
+def new_start(line: LogLine) -> NewStart | None:
+    """Return the start in a line; None if there is none. That of a command or a launcher may be the first start."""
+    text = line.text
+    if " DUE TO " in text and _REQUEUED.search(text):
+        return NewStart(line.number)
     if text.startswith("+") and (found := _TRACED.match(text)):
-        return NewStart(number, found["program"])
+        return NewStart(line.number, found["program"])
+    if line.writer is not None and "Starting worker group" in text and _WORKERS.match(text):
+        return NewStart(line.number, launcher=line.writer, in_year_s=seconds_without_year(line.raw[:200]))
     return None

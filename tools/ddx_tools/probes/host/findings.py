@@ -31,7 +31,7 @@ from ddx_tools.probes.host.hang_flags import hang_flag_findings
 from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
-from ddx_tools.probes.host.kernel import kernel_findings, mark_other_times
+from ddx_tools.probes.host.kernel import kernel_findings, mark_others
 from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import scheduler_findings
@@ -40,7 +40,8 @@ from ddx_tools.probes.host.scheduler import scheduler_findings
 def machine_findings(store: Store) -> list[Finding]:
     """Return the findings about the rows of `host_facts`."""
     facts = read_facts(store)
-    mark_other_times(facts, job_time(store))
+    left_out = {row["source"] for row in store.query("SELECT source FROM logs WHERE left_out")}
+    mark_others(facts, job_time(store), left_out)
     return [
         *held_process_findings(store, facts),
         *with_ranks(store, findings_of_facts(facts)),

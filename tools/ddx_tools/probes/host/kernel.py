@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -60,12 +60,15 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     yield from _driver_versions(kernel, of_topic(facts, "gpu_trouble"))
 
 
-def mark_other_times(facts: Iterable[HostFactRow], ran: JobTime | None) -> None:
-    """Mark what the kernel logged long before the job's first known event, or long after its last one."""
-    if ran is None:
-        return
+def mark_others(facts: Iterable[HostFactRow], ran: JobTime | None, left_out: Collection[str]) -> None:
+    """Mark what kernels logged long before the job's first known event, or long after its last one, or elsewhere.
+
+    `left_out`: the sources of logs that are not of the job, such as those of other hosts.
+    """
     for fact in of_topic(facts, "kernel"):
-        if fact.subject not in _SETTINGS and not ran.holds(fact.values.get("time_s"), fact.values.get("in_year_s")):
+        time_s, in_year_s = fact.values.get("time_s"), fact.values.get("in_year_s")
+        of_other_time = ran is not None and not ran.holds(time_s, in_year_s)
+        if fact.subject not in _SETTINGS and (of_other_time or fact.evidence.source in left_out):
             fact.values["not_of_job"] = True
 
 

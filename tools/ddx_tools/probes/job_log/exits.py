@@ -75,6 +75,16 @@ def _judge_end(case: EndReports, kind: str, what: Any, all_ends: list[EndReports
         # A rank's own watchdog also aborts it for a peer's timeout, and its message may be in another file.
         spoke = any(set(e.ranks) & case.ranks for e in watchdogs)
         case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog acted")
+    elif code == -6 and kind == "signal" and _only_reported(case, events):
+        # The watchdog of torch aborts a rank for what its peers did, too. Only the rank's own output shows that.
+        case.independent, case.reason = None, "its own output is not here"
+
+
+def _only_reported(case: EndReports, events: list[LogEvent]) -> bool:
+    """Whether nothing that these ranks printed is known: only a log of their launcher without any output of ranks."""
+    sources = {event.row["source"] for event in case.events}
+    printed = [event for event in events if event.kind not in ("exit", "failure_summary")]
+    return not any(event.row["source"] in sources or set(event.ranks) & case.ranks for event in printed)
 
 
 def _outlived_its_notice(case: EndReports, events: list[LogEvent]) -> bool:
@@ -101,11 +111,12 @@ def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndR
     """Ranks missing from torchrun's list of all ranks with a nonzero exit code: they exited with code 0.
 
     Only if each process that torchrun stopped is in the list: a rank may also exit with code 0 on SIGTERM. The list
-    by itself does not show which ones torchrun stopped.
+    by itself does not show which ones torchrun stopped: that stands above it, with the first failure.
     """
-    if all(event.kind == "failure_summary" for event in events):
-        return None
+    reporting = {event.row["source"] for event in events if event.details.get("event") in ("failed", "stopped")}
     listed = [event for event in events if event.kind == "failure_summary" and event.ranks]
+    if not any(event.row["source"] in reporting for event in listed):
+        return None
     stopped = {event.row["pid"] for event in events if event.details.get("event") == "stopped"}
     last = max((event.attempt for event in listed), default=0)
     if last or not listed or not stopped <= {event.row["pid"] for event in listed}:

@@ -19,10 +19,11 @@ from ddx_tools.analysis.log_events.log_event import (
 )
 from ddx_tools.analysis.log_events.message_findings import message_findings
 from ddx_tools.analysis.ranks.first_calls import first_call_s, is_long_before
-from ddx_tools.analysis.ranks.job_time import job_time
+from ddx_tools.analysis.ranks.job_time import in_nearest_year, job_time
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.known_messages import signatures
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
+from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
 from ddx_tools.probes.job_log.collectives import collective_findings
 from ddx_tools.probes.job_log.end_reports import EndReports
 from ddx_tools.probes.job_log.exceptions import raised_finding, raises
@@ -31,6 +32,8 @@ from ddx_tools.probes.job_log.steps import step_findings
 from ddx_tools.probes.job_log.strange_cores import without_strangers
 
 _EVIDENCE_LIMIT = 8
+_CLOCKS_S = 60.0
+"""Clocks of two hosts may differ by this much."""
 _OF_RANKS = ("stack_threads", "fr_dumps")
 """Tables about the inside of ranks."""
 _ENDS = {
@@ -46,7 +49,7 @@ def log_findings(store: Store) -> list[Finding]:
     first_s = first_call_s(store)
     unheard = _unheard_ranks(store, events)
     before = [event for event in events if is_long_before(event.about_s, first_s)]
-    earlier, events = parted([event for event in events if not is_long_before(event.about_s, first_s)])
+    earlier, events = parted(store, [event for event in events if not is_long_before(event.about_s, first_s)])
     earlier += [event for event in before if event.ranks]
     processes = store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid")
     events = without_strangers(events, processes)
@@ -206,14 +209,34 @@ def all_live(store: Store, living: frozenset[int]) -> bool:
 _FAILURES = ("traceback", "watchdog", "gloo", *REPORTED_ENDS, *OWN_ENDS)
 
 
-def parted(events: list[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
-    """Split events into (those of earlier attempts, all others). Until the new attempt logs something, the old one
+def parted(store: Store, events: list[LogEvent]) -> tuple[list[LogEvent], list[LogEvent]]:
+    """Split events into (those of earlier attempts, all others). Until the new attempt shows anything, the old one
     counts."""
     earlier = [event for event in events if event.row["superseded"]]
     others = [event for event in events if not event.row["superseded"]]
-    if not any(event.kind == "step" or event.kind in _FAILURES for event in others):
+    logged = any(event.kind == "step" or event.kind in _FAILURES for event in others)
+    if not logged and not _is_seen_since(store, earlier):
         return [], events
     return earlier, others
+
+
+def _is_seen_since(store: Store, earlier: list[LogEvent]) -> bool:
+    """Whether other evidence is of a later attempt: stacks of other processes, or calls after the last failure."""
+    failed = [event for event in earlier if event.kind in _FAILURES]
+    ended = {event.row["pid"] for event in failed} - {None}
+    if ended and any(view.pid and view.pid not in ended for view in rank_views(store)):
+        return True
+    called_s = store.query("SELECT max(created_ns) / 1e9 AS last FROM fr_entries")[0]["last"]
+    times = [time_s for event in failed if (time_s := _failed_s(event, called_s)) is not None]
+    return bool(times) and called_s is not None and called_s > max(times) + _CLOCKS_S
+
+
+def _failed_s(event: LogEvent, called_s: float | None) -> float | None:
+    """The time of a failure; of a line without a year, in the year nearest to `called_s`."""
+    if event.about_s is not None:
+        return event.about_s
+    in_year_s = seconds_without_year(str(event.details.get("quote", ""))[:200])
+    return None if in_year_s is None or called_s is None else in_nearest_year(in_year_s, called_s)
 
 
 def earlier_attempt(earlier: list[LogEvent], events: list[LogEvent], unheard: Collection[int]) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from itertools import islice
 
 from ddx_tools.parsers.logs.log_prefixes import Labels, read_prefix, seconds_without_year
 from ddx_tools.parsers.machine.kernel_log import is_kernel_log
+from ddx_tools.probes.job_log.job_hosts import HostList, host_lists
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 64 << 10
@@ -57,6 +58,8 @@ class LogFacts:
     """The job's number, MASTER_ADDR and world size, each if the beginning of the log states one value for it."""
     communicators: Mapping[str, JoinedCommunicator] = field(default_factory=dict)
     """By id, those in the beginning of the log."""
+    hosts: list[HostList] = field(default_factory=list)
+    """The hosts that the log lists, if it is short enough to be read for them as a whole."""
 
     def take_head(self, head: bytes, labels: Labels) -> None:
         """Read the beginning of the log."""
@@ -65,6 +68,7 @@ class LogFacts:
             self.first_s, self.first_in_year_s = first.time_s, first.in_year_s
         self.is_kernel_log = is_kernel_log(head[:TAIL_BYTES])
         self.communicators = _communicators(head[:HEAD_BYTES])
+        self.hosts = host_lists(head) if len(head) < HEAD_BYTES else []
         values: dict[str, set[str]] = {}
         for count, found in enumerate(_STATED.finditer(head[:HEAD_BYTES])):
             if count >= _MOST_STATED:

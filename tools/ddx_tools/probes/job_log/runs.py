@@ -2,7 +2,8 @@
 
 Two logs are from two jobs if they state different job numbers, addresses of rank 0 or world sizes, at whatever times.
 They are from two runs if one ends long before the other begins: longer than the clocks and time zones of two hosts can
-differ. A log of the kernel belongs to no run: each of its lines counts if it is from the job's time.
+differ. A log of the kernel belongs to no run: each of its lines counts if it is from the job's time, and if the file is
+not named for a host that the job's logs leave out of their lists.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ddx_tools.analysis.log_events.log_event import is_kernel_message
 from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
 from ddx_tools.analysis.ranks.job_time import JobTime, in_nearest_year
 from ddx_tools.parsers.logs.log_lines import file_identity
+from ddx_tools.probes.job_log.job_hosts import of_other_hosts
 from ddx_tools.probes.job_log.log_attempts import (
     WAITS,
     Rows,
@@ -79,6 +81,8 @@ def mark_other_runs(events: list[dict[str, Any]], paths: Mapping[str, str], fact
     earlier = _earlier(sorted(timed, key=lambda span: span.first_s or 0.0))
     now = [span for span in spans.values() if span.source not in earlier]
     others = _of_other_jobs(now, jobs)
+    lists = [each for span in now if span.source not in others for each in facts.get(span.source, LogFacts()).hosts]
+    others |= of_other_hosts({source: paths[source] for source in by_source.keys() - jobs.keys()}, lists)
     about_s = max((span.last_s for span in now if span.last_s is not None), default=about_s)
     for source, rows in by_source.items():
         for row in rows:

@@ -7,6 +7,7 @@ following lines are read.
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_left
 from collections import deque
@@ -22,7 +23,7 @@ from ddx_tools.parsers.lines.selection import Allowance, LineSelection
 from ddx_tools.parsers.lines.stream import read_lines
 from ddx_tools.parsers.logs.launcher_words import launcher_event
 from ddx_tools.parsers.logs.log_lines import FileIdentity, LogLine, lines_of
-from ddx_tools.parsers.logs.log_prefixes import Labels
+from ddx_tools.parsers.logs.log_prefixes import Labels, seconds_without_year
 from ddx_tools.parsers.logs.new_starts import NewStart, new_start
 from ddx_tools.parsers.logs.rank_values import rank_values
 from ddx_tools.parsers.logs.step_lines import step_facts
@@ -191,9 +192,10 @@ class JobLog:
         if bounds:
             for row in rows:
                 row["attempt"] = bisect_left(bounds, row["source_line"])
-        start = last_start(self._starts, [row["source_line"] for row in rows if row["kind"] in _FAILURES])
+        start = last_start(self._starts, [row for row in rows if row["kind"] in _FAILURES])
         for row in rows:
             row["superseded"] = start is not None and row["source_line"] <= start
+        self.facts.hosts = [each for each in self.facts.hosts if start is None or each.line > start]
         return rows
 
     # --- lines ----------------------------------------------------------------------------------------------
@@ -243,7 +245,7 @@ class JobLog:
                 self._rows.event(line, event)
             if event.kind == "failed":
                 self._ends.append(AttemptEnd(line.number, agent=(line.host, line.writer)))
-        if start := new_start(line.number, line.text):
+        if start := new_start(line):
             self._starts.append(start)
         for match in match_signatures(line.text) or line_messages(line.text):
             self._rows.signature(line, match)
@@ -335,16 +337,22 @@ def attempt_bounds(ends: Iterable[AttemptEnd]) -> list[int]:
     return sorted(bounds)
 
 
-def last_start(starts: Sequence[NewStart], failures: Iterable[int]) -> int | None:
+def last_start(starts: Sequence[NewStart], failures: Sequence[Row]) -> int | None:
     """Return the line at which the job was last restarted; None if nothing shows a restart.
 
-    A command traced by a shell is a restart if something failed above it (`failures`: lines), and if it runs the same
-    program as before.
+    A command traced by a shell is a restart if something failed above it, and if it runs the same program as before. A
+    launcher's start is one if the same process started workers before, or if something failed above it and earlier.
     """
-    first_failure = min(failures, default=None)
+    first_failure = min((row["source_line"] for row in failures), default=None)
     programs: set[str] = set()
+    launchers: set[int] = set()
     last = None
     for start in starts:
+        if start.launcher is not None:
+            if start.launcher in launchers or _began_after_failure(start, failures):
+                last = start.line
+            launchers.add(start.launcher)
+            continue
         if start.program is None:
             last = start.line
             continue
@@ -353,3 +361,11 @@ def last_start(starts: Sequence[NewStart], failures: Iterable[int]) -> int | Non
             last = start.line
         programs.add(start.program)
     return last
+
+
+def _began_after_failure(start: NewStart, failures: Sequence[Row]) -> bool:
+    """Whether a start is below a failure and later: in logs of several hosts one after the other, it is earlier."""
+    above = (row for row in failures if row["source_line"] < start.line)
+    failed = [seconds_without_year(str(json.loads(row["details"]).get("quote", ""))[:200]) for row in above]
+    known = [time_s for time_s in failed if time_s is not None]
+    return bool(known) and start.in_year_s is not None and start.in_year_s > max(known)

@@ -16,6 +16,7 @@ from ddx_tools.model.grouping import gathered
 UserFrame = tuple[str, int, str]
 
 _QUOTE_LIMIT = 400
+_ENDED = "SELECT DISTINCT pid FROM log_events WHERE superseded AND kind = 'exit' AND pid IS NOT NULL"
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,16 @@ class RankView:
 
 
 def rank_views(store: Store) -> list[RankView]:
-    """The main thread of every rank whose stack was read, by rank."""
+    """The main thread of every rank whose stack was read, by rank; without stacks of an attempt before those of others.
+
+    A stack is of an earlier attempt if the launcher ended its process and then started the workers again.
+    """
     rows = store.query(
         "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL "
         "ORDER BY rank, host, pid, snapshot"
     )
+    ended = {row["pid"] for row in store.query(_ENDED)} if rows else set()
+    rows = [row for row in rows if row["pid"] not in ended] or rows
     looks = gathered(((row["rank"], row["host"], row["pid"]), row) for row in rows)
     printed = store.query("SELECT host, rank FROM outputs WHERE stepped AND rank IS NOT NULL")
     stepped = {(row["rank"], row["host"]) for row in printed}

@@ -1,0 +1,220 @@
+"""What a launcher's log, a kernel log of another host, or a record of before the end shows about an earlier attempt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from constructed_records import as_pickle, dump, entry
+
+from ddx_tools.investigation.run import investigate
+from ddx_tools.model.diagnosis import Diagnosis, Verdict
+from ddx_tools.parsers.logs.log_lines import lines_of
+from ddx_tools.parsers.logs.log_prefixes import Labels
+from ddx_tools.parsers.logs.new_starts import new_start
+from ddx_tools.probes.job_log.job_hosts import host_lists, of_other_hosts
+
+S = 1_000_000_000
+STARTED = "I1117 {at}.119000 {pid} torch/distributed/elastic/agent/server/api.py:541] [default] Starting worker group\n"
+FAILED = (
+    "E1117 {at}.921000 {pid} torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) "
+    "local_rank: 0 (pid: {worker}) of binary: /opt/venv/bin/python\n"
+)
+STACK = """\
+Process {pid}: /opt/venv/bin/python -u train.py
+Python v3.11.9 (/opt/venv/bin/python3.11)
+
+Thread {pid} (idle): "MainThread"
+    {frame}
+    main (train.py:88)
+    <module> (train.py:203)
+"""
+BARRIER = "barrier (torch/distributed/distributed_c10d.py:5112)\n    wait_for_all (train.py:61)"
+READING = "load_checkpoint (checkpoint.py:102)"
+
+
+def written(folder: Path, **files: str) -> Diagnosis:
+    for name, text in files.items():
+        (folder / f"{name}.log").write_text(text, encoding="utf-8")
+    return investigate([str(folder)]).diagnose()
+
+
+def causes(diagnosis: Diagnosis) -> list[str]:
+    return [cause.id for cause in diagnosis.causes]
+
+
+# --- restarts by a launcher
+
+
+@pytest.mark.parametrize(
+    ("again", "restarted"),
+    [
+        (STARTED.format(at="11:46:10", pid=8800), True),
+        (STARTED.format(at="13:39:42", pid=9920), True),
+        (STARTED.format(at="11:09:31", pid=9920), False),  # another host's log, one after the other
+        ("", False),
+    ],
+    ids=["the same launcher", "a new launcher", "a launcher of another host", "nothing"],
+)
+def test_failures_above_a_restart_are_of_an_earlier_attempt(tmp_path: Path, again: str, restarted: bool) -> None:
+    log = STARTED.format(at="11:09:31", pid=8800) + FAILED.format(at="11:45:54", pid=8800, worker=8811) + again
+    steps = "".join(f"[rank{rank}]: step {step} loss 2.5\n" for step in (1, 2, 3) for rank in range(2))
+    diagnosis = written(tmp_path, torchrun=log + steps)
+    assert ("rank-crashed" in causes(diagnosis) or diagnosis.verdict is Verdict.DIAGNOSED) is not restarted
+
+
+def test_stacks_of_processes_that_ended_before_a_restart_are_not_compared(tmp_path: Path) -> None:
+    """Ranks 0 and 1 were looked at before the restart, ranks 2 and 3 after it."""
+    log = STARTED.format(at="01:00:02", pid=2980)
+    log += "".join(
+        f"W1117 03:12:08.112000 2980 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process {pid} "
+        "closing signal SIGTERM\n"
+        for pid in (3001, 3002, 3003)
+    )
+    log += FAILED.format(at="03:12:09", pid=2980, worker=3004) + STARTED.format(at="03:12:20", pid=2980)
+    for rank, pid, frame in ((0, 3001, BARRIER), (1, 3002, BARRIER), (2, 4103, READING), (3, 4104, BARRIER)):
+        (tmp_path / f"pyspy_rank{rank}.txt").write_text(STACK.format(pid=pid, frame=frame), encoding="utf-8")
+    diagnosis = written(tmp_path, torchrun=log)
+    assert diagnosis.verdict is not Verdict.DIAGNOSED
+    assert [suspect.ranks for suspect in diagnosis.suspects] == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("line", "launcher"),
+    [
+        (STARTED.format(at="11:09:31", pid=8800), 8800),
+        ("[default] Starting worker group", None),
+        ("I1117 11:09:31.119000 8800 x.py:1] [default] Stopping worker group", None),
+    ],
+)
+def test_only_a_launcher_that_names_itself_starts_workers(line: str, launcher: int | None) -> None:
+    (read,) = lines_of(1, line.strip().encode(), Labels(line.encode()))
+    start = new_start(read)
+    assert (start.launcher if start else None) == launcher
+
+
+# --- an abort that only the launcher reports
+
+SUMMARY = """\
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-10_16:47:19
+  host      : node-2
+  rank      : 2 (local_rank: 2)
+  exitcode  : -6 (pid: 3323)
+  error_file: <N/A>
+  traceback : Signal 6 (SIGABRT) received by PID 3323
+============================================================
+"""
+FRAMES = """\
+Exception raised from checkTimeout at /p/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:691 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x80 (0x7e0f3057eeb0 in /opt/torch/lib/libc10.so)
+frame #1: c10d::ProcessGroupNCCL::Watchdog::runLoop() + 0x1591 (0x7e0f30e4e5c1 in /opt/torch/lib/libtorch_cuda.so)
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "decided"),
+    [
+        ({"torchrun": SUMMARY}, False),
+        ({"torchrun": SUMMARY, "rank_2": FRAMES}, False),
+        ({"job": "[rank2]: step 11 loss 2.5\n[rank3]: step 11 loss 2.5\n" + SUMMARY}, True),
+    ],
+    ids=["the launcher's log alone", "with the watchdog's frames", "with what the ranks printed"],
+)
+def test_an_abort_without_the_ranks_own_output_is_not_its_crash(
+    tmp_path: Path, files: dict[str, str], decided: bool
+) -> None:
+    assert (written(tmp_path, **files).verdict is Verdict.DIAGNOSED) is decided
+
+
+def test_a_list_of_failures_alone_shows_no_exit_with_code_0(tmp_path: Path) -> None:
+    diagnosis = written(tmp_path, torchrun=SUMMARY, rank_2=FRAMES)
+    assert "code 0" not in diagnosis.headline
+
+
+# --- kernel logs of other hosts
+
+XID = (
+    "[Thu Nov  5 09:11:02 2026] NVRM: Xid (PCI:0000:9d:00): 48, pid=40771, name=python, DBE (double bit error) on GPU\n"
+)
+STEPS = "".join(
+    f"2026-11-05 09:{minute:02}:40,002 INFO rank={rank} step={minute} loss=2.6\n"
+    for minute in range(1, 20)
+    for rank in (0, 1)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("dmesg_a07", False), ("dmesg_a02", True), ("dmesg", True), ("kernel-b07", True)],
+    ids=["another host", "a host of the job", "no host", "a name of another form"],
+)
+def test_a_kernel_log_of_a_host_outside_of_the_job_decides_nothing(tmp_path: Path, name: str, counts: bool) -> None:
+    job = "==> job 88121 starting 2026-11-05T08:59:40 on a[01-02]\n" + STEPS
+    diagnosis = written(tmp_path, **{name: XID, "slurm-88121": job})
+    assert ("gpu-memory-error" in causes(diagnosis)) is counts
+
+
+def test_after_a_requeue_only_the_new_hosts_are_of_the_job(tmp_path: Path) -> None:
+    job = (
+        "==> job 88213 starting 2026-11-05T08:59:40 on b[03-04]\n" + STEPS + "slurmstepd: error: *** JOB 88213 ON b03 "
+        "CANCELLED AT 2026-11-05T09:11:30 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***\n"
+        "==> job 88213 starting 2026-11-05T09:30:15 on b[07-08] (requeue 1)\n" + STEPS.replace("-05 09:", "-05 11:")
+    )
+    assert "gpu-memory-error" not in causes(written(tmp_path, **{"dmesg_b04": XID, "slurm-88213": job}))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("SLURM_JOB_NODELIST=gpu[01-03,07]", [("gpu", 2, {1, 2, 3, 7})]),
+        ("JobID NodeList\n1 node-[8-9]", [("node-", 1, {8, 9})]),
+        ("shape of x[3], layers[0-4], rank[0-3]", []),
+        ("on a[1-999999999]", None),
+    ],
+)
+def test_lists_of_hosts_are_read_and_bounded(text: str, names: list[tuple[str, int, set[int]]] | None) -> None:
+    found = host_lists(text.encode())
+    if names is None:
+        assert all(len(each.numbers) <= 20_001 for each in found)
+    else:
+        assert [(each.prefix, each.width, {*each.numbers}) for each in found] == names
+
+
+def test_a_file_named_for_hosts_within_and_outside_of_the_job_counts() -> None:
+    lists = host_lists(b"on a[01-02]")
+    assert of_other_hosts({"one": "a07_to_a01.log", "two": "logs/a07.log"}, lists).keys() == {"two"}
+
+
+# --- records that a log goes on after
+
+
+@pytest.mark.parametrize(
+    ("ends", "healthy"),
+    [("11:01:40", True), ("13:37:10", False), ("13:01:20", True)],
+    ids=["with the records", "hours later", "in another time zone"],
+)
+def test_records_of_long_before_the_end_of_a_log_show_no_health(tmp_path: Path, ends: str, healthy: bool) -> None:
+    noon_ns = 1_762_081_200 * S  # 2025-11-02 11:00:00 UTC
+    for rank in range(2):
+        calls = [
+            entry(
+                record_id=seq,
+                collective_seq_id=seq,
+                op_id=seq,
+                time_created_ns=noon_ns + seq * S + rank,
+                time_discovered_started_ns=noon_ns + seq * S + 1000 + rank,
+                time_discovered_completed_ns=noon_ns + seq * S + 2000 + rank,
+            )
+            for seq in range(1, 60)
+        ]
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(as_pickle(dump(*calls, pg_status={})))
+    log = f"2025-11-02 10:59:10,002 INFO rank=0 step=1 loss=2.6\n2025-11-02 {ends},002 INFO rank=0 step=2 loss=2.5\n"
+    assert (written(tmp_path, rank_0=log).verdict is Verdict.HEALTHY) is healthy

@@ -1,0 +1,71 @@
+"""The hosts that a job's logs list, and kernel logs of other hosts: what happened there is none of the job's.
+
+Slurm and batch scripts list hosts as `on b[07-08]`, `SLURM_JOB_NODELIST=gpu[01-04,09]` or in a column NodeList. A
+kernel log is of another host if its file is named for one that has the form of the listed names and is not among them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_NUMBERS = rb"\d{1,8}(?:-\d{1,8})?"
+_LIST = (
+    rb"(?P<name>[A-Za-z](?:[\w.-]{0,60}[A-Za-z_-])?)\[(?P<numbers>" + _NUMBERS + rb"(?:," + _NUMBERS + rb"){0,200})\]"
+)
+_AFTER_A_WORD = re.compile(rb"(?i:\bon|nodes?|node_?list|hosts?)[\s\"'=:]{1,4}" + _LIST + rb"(?![\w.])")
+_IN_A_COLUMN = re.compile(rb"(?<![\w.\[-])" + _LIST + rb"(?![\w.])")
+_COLUMN = b"NodeList"
+_MOST_LISTS = 64
+_MOST_HOSTS = 20_000
+
+
+@dataclass(frozen=True)
+class HostList:
+    """Hosts of one name that a line lists: `gpu[01-04]` has the prefix `gpu`, the width 2, and the numbers 1 to 4."""
+
+    line: int
+    prefix: str
+    width: int
+    numbers: frozenset[int]
+
+
+def host_lists(head: bytes) -> list[HostList]:
+    """The lists of hosts in the beginning of a log."""
+    pattern = _IN_A_COLUMN if _COLUMN in head else _AFTER_A_WORD
+    found = []
+    for match in pattern.finditer(head):
+        numbers: set[int] = set()
+        parts = match["numbers"].split(b",")
+        for part in parts:
+            first, _, last = part.partition(b"-")
+            numbers.update(range(int(first), min(int(last or first), int(first) + _MOST_HOSTS) + 1))
+        width = len(parts[0].partition(b"-")[0])
+        line = head.count(b"\n", 0, match.start()) + 1
+        found.append(HostList(line, match["name"].decode("ascii", "replace"), width, frozenset(numbers)))
+        if len(found) >= _MOST_LISTS:
+            break
+    return found
+
+
+def of_other_hosts(paths: Mapping[str, str], lists: Iterable[HostList]) -> dict[str, str]:
+    """The sources of kernel logs that are named for hosts outside of the job, each with the reason in words.
+
+    `paths`: the files of kernel logs by source.
+    """
+    numbers_of: dict[tuple[str, int], set[int]] = {}
+    for each in lists:
+        numbers_of.setdefault((each.prefix, each.width), set()).update(each.numbers)
+    found = {}
+    for source, path in paths.items():
+        name = path.rpartition("/")[2]
+        named = [
+            (match[0], int(match[1]) in numbers)
+            for (prefix, width), numbers in numbers_of.items()
+            for match in re.finditer(rf"(?<![A-Za-z0-9]){re.escape(prefix)}(\d{{{width}}})(?![A-Za-z0-9])", name)
+        ]
+        if named and not any(is_listed for _, is_listed in named):
+            hosts = " or ".join(sorted({host for host, _ in named}))
+            found[source] = f"it is named for host {hosts}, which the job's logs do not list, so it was not judged."
+    return found
