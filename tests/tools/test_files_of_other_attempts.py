@@ -218,3 +218,21 @@ def test_records_of_long_before_the_end_of_a_log_show_no_health(tmp_path: Path, 
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(as_pickle(dump(*calls, pg_status={})))
     log = f"2025-11-02 10:59:10,002 INFO rank=0 step=1 loss=2.6\n2025-11-02 {ends},002 INFO rank=0 step=2 loss=2.5\n"
     assert (written(tmp_path, rank_0=log).verdict is Verdict.HEALTHY) is healthy
+
+
+# --- a rank that speaks in another log after its end
+
+ENDED = SUMMARY.replace("2026-11-10_16:47:19", "2026-11-10_10:47:19").replace("-6 (", "1 (")
+
+
+@pytest.mark.parametrize(
+    ("last", "ended"),
+    [("10:47:10", True), ("12:05:20", False), ("12:47:12", True)],
+    ids=["its last words", "it speaks for an hour", "the same in another time zone"],
+)
+def test_an_end_before_the_ranks_last_words_is_of_another_attempt(tmp_path: Path, last: str, ended: bool) -> None:
+    words = "".join(
+        f"2026-11-10 {at},002 INFO [rank2] step {step} loss 2.5\n" for step, at in enumerate(("10:40:00", last))
+    )
+    diagnosis = written(tmp_path, torchrun=ENDED, rank_2=words)
+    assert (diagnosis.suspects != []) is ended

@@ -23,6 +23,9 @@ Rows = Sequence[dict[str, Any]]
 _ATTEMPTS_APART_S = 2 * 3600.0
 _SPEAKS_ON_S = 600.0
 """What a process prints this long after an exception is no part of its end."""
+_ZONE_S = 1800.0
+_ZONE_MARGIN_S = 120.0
+"""Times of zones that are not stated differ by multiples of half an hour, give or take the last words."""
 WAITS = ("watchdog", "gloo")
 """Kinds of rows in which a rank reports how long it waited."""
 _FAILURES = frozenset({"traceback", *WAITS, "exit", "failure_summary", "fatal_stack", "signature"})
@@ -110,9 +113,17 @@ def _waited_s(details: Mapping[str, Any]) -> float:
     return float(told) / 1000 if str(told).isdigit() else 0.0
 
 
-def mark_outlived(rows: Rows, facts: LogFacts) -> None:
-    """Mark tracebacks after which their rank's program speaks on for long, unless something reports the rank's end."""
-    if not facts.spoke_s or any(row["kind"] in (*REPORTED_ENDS, *OWN_ENDS) for row in rows):
+def mark_outlived(rows: Rows, facts: LogFacts, elsewhere_s: Mapping[int, float], about_s: float) -> None:
+    """Mark what their rank outlived: exceptions after which its program speaks on, and ends before it speaks elsewhere.
+
+    `elsewhere_s`: per rank, the time of its last words in other logs. An exception in a log that reports ends of ranks
+    is not marked.
+    """
+    for row in rows:
+        ended_s = began_s(row, about_s) if row["kind"] in REPORTED_ENDS and row["rank"] in elsewhere_s else None
+        if ended_s is not None and _is_long_after(elsewhere_s[row["rank"]], ended_s):
+            row["superseded"] = True
+    if any(row["kind"] in (*REPORTED_ENDS, *OWN_ENDS) for row in rows):
         return
     own = {row["rank"] for row in rows} - {None}
     for row in rows:
@@ -120,6 +131,17 @@ def mark_outlived(rows: Rows, facts: LogFacts) -> None:
             continue
         details = json.loads(row["details"])
         spoke_s = facts.spoke_s.get(row["rank"], facts.spoke_s.get(None) if own == {row["rank"]} else None)
+        later_s = elsewhere_s.get(row["rank"])
         raised_s = row["time_s"] if row["time_s"] is not None else details.get("after_s")
-        if None not in (spoke_s, raised_s) and spoke_s - raised_s > _SPEAKS_ON_S:
+        if raised_s is None:
+            continue
+        speaks_on = spoke_s is not None and spoke_s - raised_s > _SPEAKS_ON_S
+        if speaks_on or (later_s is not None and _is_long_after(later_s, raised_s)):
             row["details"] = json.dumps({**details, "outlived": True}, ensure_ascii=False)
+
+
+def _is_long_after(time_s: float, ended_s: float) -> bool:
+    """Whether a rank spoke long after its end by another log, and not by the difference between time zones alone."""
+    apart_s = time_s - ended_s
+    off_zone_s = abs(apart_s - _ZONE_S * round(apart_s / _ZONE_S))
+    return apart_s > _SPEAKS_ON_S and off_zone_s > _ZONE_MARGIN_S

@@ -84,11 +84,13 @@ def mark_other_runs(events: list[dict[str, Any]], paths: Mapping[str, str], fact
     lists = [each for span in now if span.source not in others for each in facts.get(span.source, LogFacts()).hosts]
     others |= of_other_hosts({source: paths[source] for source in by_source.keys() - jobs.keys()}, lists)
     about_s = max((span.last_s for span in now if span.last_s is not None), default=about_s)
+    words = _last_words({source: paths[source] for source in by_source.keys() - others.keys()}, facts)
     for source, rows in by_source.items():
         for row in rows:
             row["superseded"] = row["superseded"] or source in earlier
         mark_before_reports(rows, about_s)
-        mark_outlived(rows, facts.get(source, LogFacts()))
+        elsewhere_s = {rank: max(own.values()) for rank, its in words.items() if (own := _without(its, source))}
+        mark_outlived(rows, facts.get(source, LogFacts()), elsewhere_s, about_s)
     events[:] = [row for row in events if row["source"] not in others]
     mark_before_waits(events, about_s)
     problems = [f"{path}: {_EARLIER}" for path in sorted(paths[source] for source in earlier)]
@@ -106,6 +108,22 @@ def mark_other_runs(events: list[dict[str, Any]], paths: Mapping[str, str], fact
             "year_known": year_known,
         }
     return OtherRuns(problems, of_log)
+
+
+def _last_words(paths: Mapping[str, str], facts: Mapping[str, LogFacts]) -> dict[int, dict[str, float]]:
+    """Per rank, the time of its program's last words in each log."""
+    found: dict[int, dict[str, float]] = {}
+    for source, path in paths.items():
+        named = file_identity(path).rank
+        for rank, time_s in facts.get(source, LogFacts()).spoke_s.items():
+            speaker = named if rank is None else rank
+            if speaker is not None:
+                found.setdefault(speaker, {})[source] = time_s
+    return found
+
+
+def _without(words: Mapping[str, float], source: str) -> dict[str, float]:
+    return {other: time_s for other, time_s in words.items() if other != source}
 
 
 def _is_of_kernel(rows: Rows, facts: LogFacts) -> bool:
