@@ -183,13 +183,22 @@ def counted_work(facts: StepFacts) -> tuple[int, int] | None:
 
 
 def _line_facts(text: str) -> StepFacts | None:
-    step, batch = _counted(_STEP, text), _counted(_BATCH, text) or _IN_EPOCH.search(text) or _IT_OF_EPOCH.search(text)
-    epoch, loss, norm = _counted(_EPOCH, text), _LOSS.search(text), _NORM.search(text)
+    # Most patterns ignore case, which makes searching slow: only those are tried whose word is in the line.
+    lower = text.lower()
+    in_epoch = "epoch" in lower
+    step = _counted(_STEP, text) if any(word in lower for word in ("step", "iter", "update")) else None
+    batch = _counted(_BATCH, text) if "batch" in lower else None
+    batch = batch or (_IN_EPOCH.search(text) if in_epoch or "iter(" in lower else None)
+    batch = batch or (_IT_OF_EPOCH.search(text) if in_epoch else None)
+    epoch = _counted(_EPOCH, text) if in_epoch else None
+    loss = _LOSS.search(text) if "loss" in lower else None
+    norm = _NORM.search(text) if "norm" in lower else None
     is_progress = step or batch or (epoch and (loss or norm)) or (loss and not math.isfinite(float(loss[1])))
     if not is_progress:
         return None
     counted = step or batch
-    rank = _STATED_RANK.search(text)
+    rank = _STATED_RANK.search(text) if "rank" in lower else None
+    timed = any(word in lower for word in ("time", "data", "load", "read", "fetch", "input"))
     return StepFacts(
         shape=_shape(text),
         step=int(step[1]) if step else None,
@@ -198,10 +207,10 @@ def _line_facts(text: str) -> StepFacts | None:
         epoch=float(epoch[1]) if epoch else None,
         loss=float(loss[1]) if loss else None,
         grad_norm=float(norm[1]) if norm else None,
-        step_s=_seconds(text),
-        data_share=_data_share(text),
-        input_s=_input_s(text),
-        allocated_bytes=_allocated(text),
+        step_s=_seconds(text) if "time" in lower else None,
+        data_share=_data_share(text) if timed else None,
+        input_s=_input_s(text) if timed else None,
+        allocated_bytes=_allocated(text) if "alloc" in lower else None,
         rank=int(rank[1]) if rank and not rank[0].lower().startswith("local") else None,
     )
 
