@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.lookup import in_store
 from ddx_tools.investigation.show.addresses import NOTE, Thing, Words, parse_words
 from ddx_tools.investigation.show.gaps import still_missing
-from ddx_tools.investigation.show.material import brought, lines_around, of_bundle
+from ddx_tools.investigation.show.material import around, brought, of_bundle, readable_lines
 from ddx_tools.knowledge.finding_attributes import undeclared
 from ddx_tools.model.diagnosis import Claim, Diagnosis
 from ddx_tools.model.errors import DdxError
@@ -75,16 +76,20 @@ def _shown(case: Case, words: Words, store: Store) -> str:
     """The output of `ddx show` for some words; for a file, its own bytes."""
     if words.thing is not Thing.MATERIAL:
         return "\n".join(in_store(store, words, case.found.names))
-    data = _bytes(case.material, words.name)
-    lines = "\n".join(text for _, text in lines_around(data, words.name, words.number))
+    data, text = _opened(case.material, words.name)
+    lines = "\n".join(line for _, line in around(text, words.name, words.number))
     return lines if lines.encode() in data else ""
 
 
-def _bytes(material: Path, path: str) -> bytes:
-    if not is_bundle(material):
-        return brought(LocalHost(UNKNOWN_HOST), path, [str(material)])
-    with Bundle(material) as bundle:
-        return of_bundle(bundle, path)
+@lru_cache(4)
+def _opened(material: Path, path: str) -> tuple[bytes, list[str] | None]:
+    """The bytes of a file, and its lines: the quotes of an answer are mostly of a few files."""
+    if is_bundle(material):
+        with Bundle(material) as bundle:
+            data = of_bundle(bundle, path)
+    else:
+        data = brought(LocalHost(UNKNOWN_HOST), path, [str(material)])
+    return data, readable_lines(data)
 
 
 def _of_missing(answer: Diagnosis, store: Store) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ddx_tools.investigation.lookup import in_store
 from ddx_tools.investigation.run import bundle_of, this_machine
 from ddx_tools.investigation.session.capture import Machine
 from ddx_tools.investigation.show.addresses import NOTE, Names, Thing, parse_words
-from ddx_tools.investigation.show.material import NumberedLine, brought, lines_around, of_bundle
+from ddx_tools.investigation.show.material import NumberedLine, around, brought, of_bundle, readable_lines
 from ddx_tools.model.diagnosis import Claim
 from ddx_tools.model.errors import DdxError
 from ddx_tools.sources.bundle import Bundle
@@ -42,7 +42,8 @@ def opened_evidence(
     known: dict[tuple[str, int], list[NumberedLine]] = {}
     opened = []
     with ExitStack() as stack:
-        read = lru_cache(_MOST_FILES_KEPT)(_reader(target, stack, machine))
+        read_bytes = _reader(target, stack, machine)
+        read = lru_cache(_MOST_FILES_KEPT)(lambda path: readable_lines(read_bytes(path)))
         for claim in claims:
             count = claim.quote.count("\n") + 1
             place = (claim.source, count)
@@ -63,11 +64,13 @@ def _reader(target: Sequence[str], stack: ExitStack, machine: Machine) -> Callab
     return lambda path: brought(machine(UNKNOWN_HOST), path, files)
 
 
-def _lines(store: Store, source: str, count: int, names: Names, read: Callable[[str], bytes]) -> list[NumberedLine]:
+def _lines(
+    store: Store, source: str, count: int, names: Names, read: Callable[[str], list[str] | None]
+) -> list[NumberedLine]:
     try:
         words = parse_words(source.split(" "))
         if words.thing is Thing.MATERIAL:
-            lines = lines_around(read(words.name), words.name, words.number, count)
+            lines = around(read(words.name), words.name, words.number, count)
         else:
             lines = [(None, text) for text in in_store(store, words, names)]
     except (DdxError, OSError):  # the page has the quote; the lines around it are optional

@@ -27,9 +27,20 @@ def lines_around(data: bytes, path: str, line: int | None, count: int = 1) -> li
 
     Of a database, one line without a number says how to read it. Raises UsageError if there is no such line.
     """
+    return around(readable_lines(data), path, line, count)
+
+
+def readable_lines(data: bytes) -> list[str] | None:
+    """All lines of a file, with secrets redacted, which takes a second per some megabytes; None for a database."""
     if kind_of(data[:HEAD_BYTES]) is FileKind.DATABASE:
+        return None
+    return redact(as_utf8(data).decode("utf-8", "replace")).split("\n")
+
+
+def around(text: Sequence[str] | None, path: str, line: int | None, count: int = 1) -> list[NumberedLine]:
+    """The same of the lines from `readable_lines`."""
+    if text is None:
         return [(None, f"a database, which has no lines; what ddx reads in it: ddx profile {path}")]
-    text = redact(as_utf8(data).decode("utf-8", "replace")).split("\n")
     first = max(1, line - _AROUND) if line else 1
     last = line + count - 1 + _AROUND if line else _MOST_LINES
     if line and line > len(text):
