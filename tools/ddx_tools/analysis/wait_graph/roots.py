@@ -31,7 +31,7 @@ from ddx_tools.model.grouping import gathered
 
 _KNOWN = (Sure.SEEN, Sure.INFERRED)
 _SMALLEST_HOST = 2
-_FEW = 4
+_FEW = 8
 """Up to one in so many ranks are few."""
 _EXPLAINING = frozenset({NodeState.OUTSIDE, NodeState.STOPPED, NodeState.ENDED})
 """States of ranks seen to wait for none, which also explain the waits of ranks in something unknown."""
