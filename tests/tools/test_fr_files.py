@@ -288,9 +288,13 @@ def test_a_pattern_holds_inside_archives_and_overrides_what_names_seem_to_say(tm
     (tmp_path / "dumps.zip").write_bytes(zipped(files))
     raw = captured(tmp_path, rank_pattern=r"part-(\d+)")
     assert ranks_of(raw) == [0, 1, 2, 3]
-    raw = captured(tmp_path, rank_pattern=r"nowhere-(\d+)")
-    assert ranks_of(raw) == [None] * 4
-    assert "--rank-pattern" in raw.problems[0]
+
+
+def test_a_pattern_that_fits_no_record_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "part-0").write_bytes(next(iter(DUMPS.values())))
+    with pytest.raises(UsageError, match=r"fits none of 1 flight records, such as .*part-0") as refused:
+        captured(tmp_path, rank_pattern=r"nowhere-(\d+)")
+    assert "--rank-pattern 'trace_r" in refused.value.help
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ddx_tools.model.diagnosis import ProbeStatus
-from ddx_tools.model.errors import HostError
+from ddx_tools.model.errors import HostError, UsageError
 from ddx_tools.model.files.kinds import FileKind
 from ddx_tools.model.files.names import shown
 from ddx_tools.model.files.rank_names import is_due
 from ddx_tools.parsers.flight_records.debug_pages import TABLES_HELP
+from ddx_tools.parsers.flight_records.fr_origin import RankPattern
 from ddx_tools.parsers.flight_records.fr_pickle import MAX_BYTES
 from ddx_tools.probes.flight_recorder.material import DUMP, HEADER
 from ddx_tools.sources.host import Host
@@ -24,13 +25,24 @@ _WHY = "it may be a rank's record"
 
 
 def read_paths(host: Host, raw: Raw, paths: list[str], rank_pattern: str | None = None) -> None:
-    """Add the records and side-cars among the given files and directories to `raw`; ignore other files."""
+    """Add the records and side-cars among the given files and directories to `raw`; ignore other files.
+
+    Raises UsageError if a pattern fits the name of none of them.
+    """
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)
     if tables := taken.of(FileKind.TABLE):
         more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
         raw.problems.append(f"{shown(tables[-1].path)}{more}: {TABLES_HELP}")
     records = [m for m in taken.of(FileKind.DUMP, FileKind.HEADER, FileKind.PICKLE, FileKind.EMPTY) if _matters(m)]
+    if rank_pattern is not None and records:
+        facts = RankPattern.parse(rank_pattern).facts
+        if all(facts(material.path).rank is None for material in records):
+            raise UsageError(
+                f"--rank-pattern '{rank_pattern}' fits none of {len(records)} flight records, such as "
+                f"{shown(records[0].path)}",
+                "It needs a group around the rank: --rank-pattern 'trace_r(\\d+)' reads rank 3 from trace_r3.pkl.",
+            )
     for material in records[:_MOST_RECORDS]:
         _take(raw, taken, material, rank_pattern)
     if len(records) > _MOST_RECORDS:
