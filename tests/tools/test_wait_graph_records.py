@@ -23,7 +23,7 @@ Unpack = Callable[[str], Path]
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Unpack:
     def unpack(name: str) -> Path:
-        directory = tmp_path_factory.mktemp(name)
+        directory = tmp_path_factory.mktemp(Path(name).name)
         with tarfile.open(RECORDS / f"{name}.tar.xz") as archive:
             archive.extractall(directory, filter="data")
         return directory
@@ -57,6 +57,26 @@ def nothing_pending(directory: Path) -> Path:
 
 def ranks_of(said: Diagnosis) -> list[int]:
     return sorted(rank for suspect in said.suspects for rank in suspect.ranks)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("wrong-peer", [2]),
+        ("wrong-peer-timed", [0]),
+        ("never-sent", [0]),
+        ("transfer-type", [0]),
+        ("order-given-up", [26]),
+        ("stuck-given-up", [3]),
+        ("two-gone", [13, 14]),
+        ("healthy-late-once", []),
+        ("slow-by-turns", []),
+    ],
+)
+def test_jobs_of_a_second_generator_lead_to_their_ranks(name: str, ranks: list[int], unpacked: Unpack) -> None:
+    said = investigate([str(unpacked(f"../second_generator/{name}"))]).diagnose()
+    assert ranks_of(said) == ranks
+    assert (said.verdict is Verdict.HEALTHY) <= (not ranks)
 
 
 def test_ranks_of_a_host_without_records_are_told_as_the_host(unpacked: Unpack) -> None:
