@@ -102,6 +102,9 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
     inside = [hold for hold in holds if circle & hold.waiting.keys() and circle & set(hold.blockers)]
     if len(odd := _misdirected(circle, holds) & circle) == 1:
         return odd, "pairing"
+    # A rank that waits for a transfer which a peer left out is absent, too, where all others are.
+    if any(hold.transfer is not None for hold in inside) and (odd := off_path(records) & circle):
+        return odd, "path"
     absent = {frozenset((*hold.blockers, *hold.unknown)) for hold in inside if hold.transfer is None}
     fitting = [few for few in absent if few <= circle and _are_odd(few, circle, inside)]
     fewest = min(map(len, fitting), default=0)
