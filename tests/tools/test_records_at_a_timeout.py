@@ -201,3 +201,30 @@ def test_a_rank_that_never_sends_is_named_and_not_its_peer(tmp_path: Path) -> No
     ends = {0: 1, 1: 1, 2: 0, 3: 0, 4: 4, 5: 4, 6: 4, 7: 2}
     diagnosis = pipeline(tmp_path, 1, "never sent", lambda rank, calls: min(ends[rank], calls - 1))
     assert ranks_of(diagnosis) == [1]
+
+
+# --- a host with a wrong clock in a folder of its own
+
+
+@pytest.mark.parametrize(("calls_before", "named"), [(0, [6]), (400, [4, 5, 6, 7])], ids=["a clock", "another attempt"])
+def test_the_files_of_a_host_whose_clock_is_wrong_belong_to_the_job(
+    tmp_path: Path, calls_before: int, named: list[int]
+) -> None:
+    """The clock of the second host is 47 minutes slow. Records of an attempt before end after fewer calls."""
+    top = {"pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str([*range(8)])}}, "pg_status": {}}
+    for rank in range(8):
+        slow = 2834 * S if rank > 3 else 0
+        last = 500 - (calls_before if rank > 3 else 0)
+        entries = [
+            collective(
+                seq,
+                NOON + seq * S + rank * 1000 - slow,
+                done_ns=None if seq == last else NOON + seq * S + S // 100 + rank * 1000 - slow,
+                retired=True,
+            )
+            for seq in range(last - 60, last + 1 - (rank == 6))
+        ]
+        folder = tmp_path / f"n2{1 + (rank > 3)}"
+        folder.mkdir(exist_ok=True)
+        written(folder, rank, entries, NOON + (last + TIMEOUT_S) * S - slow, **top)
+    assert ranks_of(investigate([str(tmp_path)]).diagnose()) == named

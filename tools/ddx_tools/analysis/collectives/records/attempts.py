@@ -23,6 +23,10 @@ _SAME_TIME_NS = 600_000_000_000
 """In a job that makes no progress, no rank calls operations for longer than this: NCCL's default timeout."""
 _SETTLED_NS = 2_000_000_000
 """Another rank of the same attempt may have written its last dump this much later, whatever the others did."""
+_CLOCK_OFF_NS = 3 * 3600 * 1_000_000_000
+"""No clock of a training host is off by this much."""
+_FEW_CALLS = 64
+"""Ranks of one attempt that stop together differ by fewer calls."""
 LIVE = frozenset({"agent", "endpoint"})
 """Origins of dumps that running processes gave on request."""
 _NUMBERED = re.compile(r"(?:^|[^a-z])(?:attempt|restart|retry)[-_]?(\d{1,9})", re.IGNORECASE)
@@ -139,7 +143,7 @@ def _why_not(used: _Set, other: _Set) -> str | None:
         return None
     if common:
         return f"same ranks, but {_when(used, other)} {used.label}"
-    if not _is_near(used, other):
+    if not _is_near(used, other) and not (other.ranks.isdisjoint(used.ranks) and _have_called_as_much(used, other)):
         return f"{_when(used, other)} {used.label}"
     sizes = used.world_sizes | other.world_sizes
     return None if len(sizes) < 2 else f"the job size differs from {used.label}"
@@ -198,6 +202,15 @@ def _is_near(used: _Set, other: _Set) -> bool:
     if used.last_call_ns is None or other.last_call_ns is None:
         return True
     return abs(used.last_call_ns - other.last_call_ns) <= _SAME_TIME_NS
+
+
+def _have_called_as_much(used: _Set, other: _Set) -> bool:
+    """Whether ranks of two sets have made nearly as many calls: then a host's clock may be wrong instead."""
+    if used.last_call_ns is None or other.last_call_ns is None:
+        return False
+    ends = [max((dump["last_record"] or 0 for dump in each.dumps), default=0) for each in (used, other)]
+    hours_apart = abs(used.last_call_ns - other.last_call_ns) > _CLOCK_OFF_NS
+    return not hours_apart and min(ends) > _FEW_CALLS and max(ends) - min(ends) <= _FEW_CALLS
 
 
 def _when(used: _Set, other: _Set) -> str:
