@@ -19,10 +19,10 @@ from ddx_tools.model.files.names import as_folders
 from ddx_tools.model.files.rank_names import rank_of_name
 from ddx_tools.parsers.launch.process_table import ProcessFacts, parse_process_text
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
-from ddx_tools.parsers.python.pyspy_text import parse_pyspy_text, parts_by_rank
+from ddx_tools.parsers.python.pyspy_text import local_rank_of, parse_pyspy_text, parts_by_rank
 from ddx_tools.parsers.python.pystack_text import is_pystack, parse_pystack, pystack_by_rank
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, Reply, ask_together
-from ddx_tools.sources.intake import intake_of
+from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, TextKind
 from ddx_tools.sources.material import Material
 from ddx_tools.sources.raw import Raw, RawItem
@@ -66,6 +66,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     have no length.
     """
     taken = intake_of(host, paths)
+    by_local_rank = _ranks_on_one_host(taken)
     looks: Looks = Counter()
     kernel: dict[int, ProcessFacts] = {}
     sources: dict[int, str] = {}
@@ -74,12 +75,31 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
         kernel |= {pid: seen.over(kernel.get(pid)) for pid, seen in facts.items()}
         sources |= dict.fromkeys(facts, text.source)
         if TextKind.STACKS in text.kinds:
-            _add(raw, text, rank_of_name(text.name), taken.beginning(text, STACK_BYTES), looks)
+            named = by_local_rank.get(text.source, rank_of_name(text.name))
+            _add(raw, text, named, taken.beginning(text, STACK_BYTES), looks)
     _read_cores(host, raw, taken.of(FileKind.CORE), looks)
     for item in list(raw.of(STACK)):
         if seen := kernel.get(item.facts["pid"]):
             raw.items.append(_reading(item, seen, sources[seen.pid]))
     raw.searched.append(f"{len(taken.materials)} files: {len(raw.of(STACK))} stack dumps")
+
+
+def _ranks_on_one_host(taken: Intake) -> dict[str, int]:
+    """The ranks of dumps by source, by `--local-rank` in their command lines, if no file says a rank otherwise.
+
+    Local ranks that differ between all processes are taken to be the ranks of a job on one host.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for text in taken.of(TextKind.STACKS):
+        decoded = taken.beginning(text, STACK_BYTES).decode("utf-8", "replace")
+        told = local_rank_of(decoded)
+        others = [rank_of_name(text.name), *(rank for rank, _ in parts_by_rank(decoded))]
+        if told is None or any(rank is not None for rank in others):
+            return {}
+        found[text.source] = told
+    pids, ranks = ({each[place] for each in found.values()} for place in (0, 1))
+    one_to_one = len(pids) == len(ranks) == len({*found.values()}) > 1
+    return {source: rank for source, (_, rank) in found.items()} if one_to_one else {}
 
 
 def _read_cores(host: Host, raw: Raw, cores: Sequence[Material], dumps: Looks) -> None:
