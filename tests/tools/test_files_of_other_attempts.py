@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from constructed_records import as_pickle, dump, entry
 
+from ddx_tools.analysis.ranks.job_hosts import host_lists, of_other_hosts
 from ddx_tools.investigation.run import investigate
 from ddx_tools.model.diagnosis import Diagnosis, Verdict
 from ddx_tools.parsers.logs.log_lines import lines_of
 from ddx_tools.parsers.logs.log_prefixes import Labels
 from ddx_tools.parsers.logs.new_starts import new_start
-from ddx_tools.probes.job_log.job_hosts import host_lists, of_other_hosts
 
 S = 1_000_000_000
 STARTED = "I1117 {at}.119000 {pid} torch/distributed/elastic/agent/server/api.py:541] [default] Starting worker group\n"
@@ -236,3 +236,90 @@ def test_an_end_before_the_ranks_last_words_is_of_another_attempt(tmp_path: Path
     )
     diagnosis = written(tmp_path, torchrun=ENDED, rank_2=words)
     assert (diagnosis.suspects != []) is ended
+
+
+@pytest.mark.parametrize(("local_rank", "ended"), [(2, False), (1, True)], ids=["it speaks on", "nobody hears of it"])
+def test_on_one_host_a_local_rank_that_speaks_elsewhere_did_not_end(
+    tmp_path: Path, local_rank: int, ended: bool
+) -> None:
+    """A test on another host killed one of its ranks, a quarter of an hour before the training stopped."""
+    killed = FAILED.format(at="10:47:19", pid=20001, worker=20117).replace("local_rank: 0", f"local_rank: {local_rank}")
+    words = "".join(
+        f"2026-11-17 {at},002 INFO [rank2] step {step} loss 2.5\n" for step, at in enumerate(("10:40:00", "11:04:20"))
+    )
+    diagnosis = written(tmp_path, chaos=killed, rank_2=words)
+    assert ("rank-crashed" in causes(diagnosis)) is ended
+
+
+# --- kernel messages of other hosts, GPUs and processes
+
+OFF_BUS = "NVRM: Xid (PCI:0000:4d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+JOB_STATE = """\
+JobId=771204 JobName=pretrain-1b
+   JobState=FAILED Reason=NonZeroExitCode Dependency=(null)
+   NodeList=gpu-b[03-04] BatchHost=gpu-b03
+"""
+
+
+@pytest.mark.parametrize(("host", "counts"), [("gpu-b17", False), ("gpu-b04", True)])
+def test_a_kernels_line_of_a_host_that_the_scheduler_does_not_list_decides_nothing(
+    tmp_path: Path, host: str, counts: bool
+) -> None:
+    diagnosis = written(tmp_path, xids=f"{host}: [Tue Jul 21 15:19:58 2026] {OFF_BUS}\n", scontrol=JOB_STATE)
+    assert ("gpu-fell-off-bus" in causes(diagnosis)) is counts
+
+
+NCCL = "".join(
+    f"ax-3:{61000 + rank}:{61300 + rank} [{rank}] NCCL INFO ncclCommInitRankConfig comm 0x5611{rank}ab0 rank {rank} "
+    f"nranks 4 cudaDev {rank} nvmlDev {rank} busId {bus}000 commId 0x44ab01929f1e3c77 - Init COMPLETE\n"
+    for rank, bus in enumerate(("19", "3b", "4c", "9b"))
+)
+FAULT = (
+    "[rank3]:[E0628 13:07:42.312989925 ProcessGroupNCCL.cpp:2068] [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group "
+    "watchdog thread terminated with exception: CUDA error: unspecified launch failure\n"
+)
+KERNEL = "Jun {day} ax-3 kernel: NVRM: Xid (PCI:0000:{bus}:00): {xid}, pid={pid}, name=python3, {words}\n"
+STRANGE = KERNEL.format(day="28 12:40:12", bus="3b", xid=13, pid=50123, words="Graphics SM Warp Exception")
+OWN = KERNEL.format(day="28 13:07:42", bus="9b", xid=79, pid=61003, words="GPU has fallen off the bus.")
+
+
+def test_an_error_of_another_process_on_another_gpu_is_not_the_ranks(tmp_path: Path) -> None:
+    diagnosis = written(tmp_path, job=NCCL + FAULT, kernel=STRANGE + OWN)
+    assert causes(diagnosis)[0] == "gpu-fell-off-bus"
+    assert diagnosis.culprits.ranks == [3]
+
+
+PODS = """\
+Name:         worker-1
+Namespace:    train
+Node:         pool-a-19/10.4.2.19
+Containers:
+  trainer:
+    State:          Running
+      Started:      Fri, 25 Sep 2026 04:30:11 +0000
+{more}    Last State:     Terminated
+      Reason:       OOMKilled
+      Exit Code:    137
+"""
+SIDECAR = "    Restart Count:  0\n  fluent-bit:\n    State:          Running\n"
+
+
+@pytest.mark.parametrize(("more", "decides"), [(SIDECAR, False), ("", True)], ids=["a sidecar", "the only container"])
+def test_a_container_beside_others_need_not_be_the_ranks(tmp_path: Path, more: str, decides: bool) -> None:
+    diagnosis = written(tmp_path, describe=PODS.format(more=more))
+    assert (diagnosis.verdict is Verdict.DIAGNOSED and causes(diagnosis)[0] == "host-oom-killed") is decides
+
+
+# --- stacks that only say local ranks
+
+
+@pytest.mark.parametrize(("locals_", "named"), [((0, 1, 2, 3), [2]), ((0, 1, 0, 1), [])], ids=["one host", "two hosts"])
+def test_local_ranks_of_command_lines_are_ranks_on_one_host(
+    tmp_path: Path, locals_: tuple[int, ...], named: list[int]
+) -> None:
+    for place, local_rank in enumerate(locals_):
+        pid, frame = 31870 + place, "load (dataset.py:77)" if place == 2 else BARRIER
+        text = STACK.format(pid=pid, frame=frame).replace("train.py\n", f"train.py --local-rank={local_rank}\n", 1)
+        (tmp_path / f"pyspy_{pid}.txt").write_text(text, encoding="utf-8")
+    diagnosis = investigate([str(tmp_path)]).diagnose()
+    assert sorted(rank for suspect in diagnosis.suspects for rank in suspect.ranks) == named

@@ -176,9 +176,20 @@ def _joined(clause: Clause, candidates: list[list[Finding]], culprits: Set[int])
         return candidates
     if clause.same == "culprit":
         return [[f for f in found if culprits & set(f.ranks)] for found in candidates]
+    if clause.same == "named_rank":
+        return _of_one_rank(candidates)
     subjects = [set().union(*(_subject(clause.same, f) for f in found)) for found in candidates]
     shared = set.intersection(*subjects) if subjects else set()
     return [[f for f in found if _subject(clause.same, f) & shared] for found in candidates]
+
+
+def _of_one_rank(candidates: list[list[Finding]]) -> list[list[Finding]]:
+    """The candidates without those that name other ranks than all conditions have a finding about."""
+    named = [set().union(*(f.ranks for f in found)) for found in candidates if all(f.ranks for f in found)]
+    if len(named) < 2:
+        return candidates
+    shared = set.intersection(*named)
+    return [[f for f in found if not f.ranks or shared & set(f.ranks)] for found in candidates]
 
 
 def _subject(same: str, finding: Finding) -> set[Any]:

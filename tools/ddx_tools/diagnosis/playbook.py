@@ -99,7 +99,7 @@ class Clause(Page):
     """Conditions that must hold together, joined on the rank, group or host they are about."""
 
     all: list[Condition] = Field(min_length=1)
-    same: Literal["rank", "group", "host", "culprit"] | None = Field(
+    same: Literal["rank", "named_rank", "group", "host", "culprit"] | None = Field(
         None, description="What the findings share; `culprit`: each is about one of the cause's culprits."
     )
     strength: Strength = Strength.STRONG

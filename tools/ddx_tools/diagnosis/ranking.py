@@ -84,8 +84,14 @@ class Candidate:
         """The log-odds of the cause; for a node, those of its strongest clause."""
         if self.is_node:
             return max((weight(m) for m in self.supports), default=0.0)
-        supported = min(_SUPPORT_LIMIT, sum(weight(m) for m in self.supports))
+        blamed = self._blamed(self.grounds)
+        agreeing = [m for m in self.supports if not blamed or not (theirs := self._blamed([m])) or blamed & theirs]
+        supported = min(_SUPPORT_LIMIT, sum(weight(m) for m in agreeing))
         return min(self.most, self.decided + supported)
+
+    def _blamed(self, matches: Iterable[Match]) -> set[int]:
+        """The ranks that these clauses blame: what is known of another rank does not add to their weight."""
+        return {rank for name in self.cause.culprits for finding in merged(matches, name) for rank in finding.ranks}
 
     @property
     def shown(self) -> list[Match]:

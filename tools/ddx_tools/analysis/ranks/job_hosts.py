@@ -7,8 +7,10 @@ kernel log is of another host if its file is named for one that has the form of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+
+from ddx_tools.evidence.store import Store
 
 _NUMBERS = rb"\d{1,8}(?:-\d{1,8})?"
 _LIST = (
@@ -49,23 +51,41 @@ def host_lists(head: bytes) -> list[HostList]:
     return found
 
 
-def of_other_hosts(paths: Mapping[str, str], lists: Iterable[HostList]) -> dict[str, str]:
+def listed_hosts(store: Store) -> list[HostList]:
+    """The hosts that the scheduler lists for the job, as far as its own words are among the material."""
+    rows = store.query("SELECT DISTINCT facts->>'nodes' AS nodes FROM host_facts WHERE topic = 'job_state'")
+    return [each for row in rows if row["nodes"] for each in host_lists(f"nodes {row['nodes']}".encode())]
+
+
+def other_hosts_in(text: str, lists: Iterable[HostList]) -> set[str]:
+    """The names in a text that have the form of listed hosts and are not among them; empty if it names a listed one."""
+    numbers_of: dict[tuple[str, int], set[int]] = {}
+    for each in lists:
+        numbers_of.setdefault((each.prefix, each.width), set()).update(each.numbers)
+    named = [
+        (match[0], int(match[1]) in numbers)
+        for (prefix, width), numbers in numbers_of.items()
+        for match in re.finditer(rf"(?<![A-Za-z0-9]){re.escape(prefix)}(\d{{{width}}})(?![A-Za-z0-9])", text)
+    ]
+    return set() if any(is_listed for _, is_listed in named) else {host for host, _ in named}
+
+
+def of_other_hosts(paths: Mapping[str, str], lists: Collection[HostList]) -> dict[str, str]:
     """The sources of kernel logs that are named for hosts outside of the job, each with the reason in words.
 
     `paths`: the files of kernel logs by source.
     """
-    numbers_of: dict[tuple[str, int], set[int]] = {}
-    for each in lists:
-        numbers_of.setdefault((each.prefix, each.width), set()).update(each.numbers)
     found = {}
     for source, path in paths.items():
-        name = path.rpartition("/")[2]
-        named = [
-            (match[0], int(match[1]) in numbers)
-            for (prefix, width), numbers in numbers_of.items()
-            for match in re.finditer(rf"(?<![A-Za-z0-9]){re.escape(prefix)}(\d{{{width}}})(?![A-Za-z0-9])", name)
-        ]
-        if named and not any(is_listed for _, is_listed in named):
-            hosts = " or ".join(sorted({host for host, _ in named}))
-            found[source] = f"it is named for host {hosts}, which the job's logs do not list, so it was not judged."
+        if hosts := other_hosts_in(path.rpartition("/")[2], lists):
+            names = " or ".join(sorted(hosts))
+            found[source] = f"it is named for host {names}, which the job's logs do not list, so it was not judged."
     return found
+
+
+_BEGINNING = 80
+
+
+def is_of_another_host(line: str, lists: Collection[HostList]) -> bool:
+    """Whether a line of a kernel begins with the name of a host outside of the job, as `clush` and `pdsh` print it."""
+    return bool(lists) and bool(other_hosts_in(line[:_BEGINNING], lists))

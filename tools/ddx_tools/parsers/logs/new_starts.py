@@ -20,7 +20,7 @@ _REASONS = "(?:JOB REQUEUE|NODE FAILURE|PREEMPTION)"
 WAKING = (f"CANCELLED AT .* DUE TO {_REASONS}", rf"^\+{{1,4}} .*{_STARTERS} ", r"\] Starting worker group")
 """RE2 expressions; every line that `new_start` reads matches one of them."""
 
-_REQUEUED = re.compile(rf"\*\*\* JOB \S{{1,40}} ON \S{{1,80}} CANCELLED AT \S{{1,30}} DUE TO {_REASONS}")
+_REQUEUED = re.compile(rf"\*\*\* JOB \S{{1,40}} ON \S{{1,80}} CANCELLED AT \S{{1,30}} DUE TO (?P<why>{_REASONS})")
 _TRACED = re.compile(
     rf"^\+{{1,4}} (?:.{{0,400}}[\s/])?{_STARTERS} .{{0,4000}}?(?P<program>[\w.-]{{1,200}}\.py)(?![\w.])"
 )
@@ -34,6 +34,8 @@ class NewStart:
     line: int
     program: str | None = None
     """The program that a traced command starts; None if the scheduler or a launcher reports the start."""
+    if_steps_follow: bool = False
+    """The scheduler reports only an end, after which the job may have been started again."""
     launcher: int | None = None
     """The process id of the torchrun that starts its workers."""
     in_year_s: float | None = None
@@ -43,8 +45,8 @@ class NewStart:
 def new_start(line: LogLine) -> NewStart | None:
     """Return the start in a line; None if there is none. That of a command or a launcher may be the first start."""
     text = line.text
-    if " DUE TO " in text and _REQUEUED.search(text):
-        return NewStart(line.number)
+    if " DUE TO " in text and (found := _REQUEUED.search(text)):
+        return NewStart(line.number, if_steps_follow=found["why"] != "JOB REQUEUE")
     if text.startswith("+") and (found := _TRACED.match(text)):
         return NewStart(line.number, found["program"])
     if line.writer is not None and "Starting worker group" in text and _WORKERS.match(text):

@@ -18,6 +18,7 @@ from ddx_tools.analysis.host_facts.host_fact import (
 )
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
 from ddx_tools.analysis.nccl.ring_flow import ring_flow_findings
+from ddx_tools.analysis.ranks.job_hosts import listed_hosts
 from ddx_tools.analysis.ranks.job_time import job_time
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
@@ -31,7 +32,7 @@ from ddx_tools.probes.host.hang_flags import hang_flag_findings
 from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
-from ddx_tools.probes.host.kernel import kernel_findings, mark_others
+from ddx_tools.probes.host.kernel import kernel_findings, mark_other_processes, mark_others
 from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import scheduler_findings
@@ -41,7 +42,8 @@ def machine_findings(store: Store) -> list[Finding]:
     """Return the findings about the rows of `host_facts`."""
     facts = read_facts(store)
     left_out = {row["source"] for row in store.query("SELECT source FROM logs WHERE left_out")}
-    mark_others(facts, job_time(store), left_out)
+    mark_others(facts, job_time(store), left_out, listed_hosts(store))
+    mark_other_processes(facts, {row["pid"] for row in store.query("SELECT DISTINCT pid FROM nccl_ranks")} - {None})
     return [
         *held_process_findings(store, facts),
         *with_ranks(store, findings_of_facts(facts)),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
+from ddx_tools.analysis.ranks.job_hosts import HostList, is_of_another_host
 from ddx_tools.analysis.ranks.job_time import JobTime
 from ddx_tools.knowledge.amd_events import amd_events
 from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, xid_code
@@ -60,16 +61,33 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     yield from _driver_versions(kernel, of_topic(facts, "gpu_trouble"))
 
 
-def mark_others(facts: Iterable[HostFactRow], ran: JobTime | None, left_out: Collection[str]) -> None:
+def mark_others(
+    facts: Iterable[HostFactRow], ran: JobTime | None, left_out: Collection[str], hosts: Collection[HostList]
+) -> None:
     """Mark what kernels logged long before the job's first known event, or long after its last one, or elsewhere.
 
-    `left_out`: the sources of logs that are not of the job, such as those of other hosts.
+    `left_out`: the sources of logs that are not of the job, such as those of other hosts. `hosts`: those of the job.
     """
     for fact in of_topic(facts, "kernel"):
         time_s, in_year_s = fact.values.get("time_s"), fact.values.get("in_year_s")
         of_other_time = ran is not None and not ran.holds(time_s, in_year_s)
-        if fact.subject not in _SETTINGS and (of_other_time or fact.evidence.source in left_out):
+        elsewhere = fact.evidence.source in left_out or is_of_another_host(fact.evidence.quote, hosts)
+        if fact.subject not in _SETTINGS and (of_other_time or elsewhere):
             fact.values["not_of_job"] = True
+
+
+def mark_other_processes(facts: Iterable[HostFactRow], pids: Collection[int]) -> None:
+    """Mark what kernels logged about processes that are none of the job's.
+
+    `pids`: those of the job's ranks. A container may number its processes otherwise than the kernel, so they count only
+    on hosts where the kernel names one of them, too.
+    """
+    named = gathered((fact.host, fact) for fact in of_topic(facts, "kernel") if "pid" in fact.values)
+    for of_host in named.values():
+        if any(fact.values["pid"] in pids for fact in of_host):
+            for fact in of_host:
+                if fact.values["pid"] not in pids:
+                    fact.values["not_of_job"] = True
 
 
 def _groups(facts: Iterable[HostFactRow], *keys: str) -> list[list[HostFactRow]]:

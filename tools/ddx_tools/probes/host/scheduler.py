@@ -26,8 +26,9 @@ def scheduler_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     yield from _jobs_ended(jobs)
     yield from _failing_nodes(jobs)
     pods = of_topic(facts, "pod_state")
+    containers = gathered((pod.subject, pod.values.get("container")) for pod in pods)
     for pod in pods:
-        yield from _pod(pod)
+        yield from _pod(pod, alone=len({*containers[pod.subject]} - {None}) < 2)
     yield from _not_started(pods)
     for node in of_topic(facts, "node_state"):
         if re.search(r"DOWN|DRAIN|FAIL|NOT_RESPONDING", node.values["state"]):
@@ -119,7 +120,8 @@ def _workload(pod: HostFactRow) -> str:
     return re.sub(r"(?:-(?:master|worker|launcher|chief|node|leader|ps|\w{0,10}\d+))+$", "", str(pod.subject))
 
 
-def _pod(pod: HostFactRow) -> Iterator[Finding]:
+def _pod(pod: HostFactRow, *, alone: bool) -> Iterator[Finding]:
+    """The findings about one state of a container; `alone`: it is the only known one of its pod, so the rank's."""
     reason = pod.values.get("reason") or pod.values["state"]
     if reason not in _BAD_REASONS and pod.values.get("exit_code") in (None, 0):
         return
@@ -142,4 +144,7 @@ def _pod(pod: HostFactRow) -> Iterator[Finding]:
     )
     if reason == "OOMKilled":
         words = f"Kubernetes reports that {name} was killed for memory."
-        yield finding("host.oom_kill", Severity.FAILURE, [pod], words, limit="cgroup", about=about)
+        if not alone:
+            words += " Its pod has other containers, and nothing shows that the rank ran in this one."
+        severity = Severity.FAILURE if alone else Severity.WARNING
+        yield finding("host.oom_kill", severity, [pod], words, limit="cgroup", about=about)

@@ -12,6 +12,7 @@ from ddx_tools.analysis.log_events.log_event import (
     OWN_ENDS,
     REPORTED_ENDS,
     LogEvent,
+    is_kernel_message,
     read_events,
     short_name,
     step_finding,
@@ -19,6 +20,7 @@ from ddx_tools.analysis.log_events.log_event import (
 )
 from ddx_tools.analysis.log_events.message_findings import message_findings
 from ddx_tools.analysis.ranks.first_calls import first_call_s, is_long_before
+from ddx_tools.analysis.ranks.job_hosts import HostList, is_of_another_host, listed_hosts
 from ddx_tools.analysis.ranks.job_time import in_nearest_year, job_time
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.known_messages import signatures
@@ -45,7 +47,11 @@ _ENDS = {
 def log_findings(store: Store) -> list[Finding]:
     """Return the findings about `log_events`; independent failures come first."""
     ran = job_time(store)
-    events = [event for event in read_events(store) if event.may_be_of(ran)]
+    told = _told_by_facts(store)
+    hosts = listed_hosts(store)
+    events = [
+        event for event in read_events(store) if event.may_be_of(ran) and not _is_told_elsewhere(event, told, hosts)
+    ]
     first_s = first_call_s(store)
     unheard = _unheard_ranks(store, events)
     before = [event for event in events if is_long_before(event.about_s, first_s)]
@@ -70,6 +76,23 @@ def log_findings(store: Store) -> list[Finding]:
     ]
     findings += _ranks_unseen(store, events, findings)
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
+
+
+def _told_by_facts(store: Store) -> set[tuple[str, int]]:
+    """The lines (source, line) that a machine's facts tell better: states of pods, by container, and kernels' messages
+    with a host, where NCCL says which rank is on which GPU of it."""
+    rows = store.query("SELECT topic, host, source, source_line FROM host_facts WHERE topic IN ('kernel', 'pod_state')")
+    mapped = bool(rows) and bool(store.query("SELECT pid FROM nccl_ranks WHERE bus_id IS NOT NULL LIMIT 1"))
+    wanted = [row for row in rows if row["topic"] == "pod_state" or (mapped and row["host"] is not None)]
+    return {(row["source"], row["source_line"]) for row in wanted}
+
+
+def _is_told_elsewhere(event: LogEvent, told: set[tuple[str, int]], hosts: Collection[HostList]) -> bool:
+    """Whether a message is told by a machine's facts, or is a kernel's of a host outside of the job."""
+    if event.kind == "signature" and (event.row["source"], event.row["source_line"]) in told:
+        return True
+    of_kernel = is_kernel_message(event.kind, event.row["code"])
+    return of_kernel and is_of_another_host(str(event.details.get("quote", "")), hosts)
 
 
 def _unheard_ranks(store: Store, events: list[LogEvent]) -> set[int]:

@@ -23,6 +23,7 @@ Rows = Sequence[dict[str, Any]]
 _ATTEMPTS_APART_S = 2 * 3600.0
 _SPEAKS_ON_S = 600.0
 """What a process prints this long after an exception is no part of its end."""
+_RANKS_OF_A_HOST = 8
 _ZONE_S = 1800.0
 _ZONE_MARGIN_S = 120.0
 """Times of zones that are not stated differ by multiples of half an hour, give or take the last words."""
@@ -120,8 +121,9 @@ def mark_outlived(rows: Rows, facts: LogFacts, elsewhere_s: Mapping[int, float],
     is not marked.
     """
     for row in rows:
-        ended_s = began_s(row, about_s) if row["kind"] in REPORTED_ENDS and row["rank"] in elsewhere_s else None
-        if ended_s is not None and _is_long_after(elsewhere_s[row["rank"]], ended_s):
+        rank = _ended_rank(row, elsewhere_s) if row["kind"] in REPORTED_ENDS else None
+        ended_s = began_s(row, about_s) if rank in elsewhere_s else None
+        if rank is not None and ended_s is not None and _is_long_after(elsewhere_s[rank], ended_s):
             row["superseded"] = True
     if any(row["kind"] in (*REPORTED_ENDS, *OWN_ENDS) for row in rows):
         return
@@ -138,6 +140,14 @@ def mark_outlived(rows: Rows, facts: LogFacts, elsewhere_s: Mapping[int, float],
         speaks_on = spoke_s is not None and spoke_s - raised_s > _SPEAKS_ON_S
         if speaks_on or (later_s is not None and _is_long_after(later_s, raised_s)):
             row["details"] = json.dumps({**details, "outlived": True}, ensure_ascii=False)
+
+
+def _ended_rank(row: Mapping[str, Any], elsewhere_s: Mapping[int, float]) -> int | None:
+    """The rank that a launcher reports as ended: on the only host of a job, local ranks are ranks."""
+    if row["rank"] is not None:
+        return int(row["rank"])
+    on_one_host = max(elsewhere_s, default=_RANKS_OF_A_HOST) < _RANKS_OF_A_HOST
+    return json.loads(row["details"]).get("local_rank") if on_one_host else None
 
 
 def _is_long_after(time_s: float, ended_s: float) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from ddx_tools.analysis.ranks.job_hosts import HostList, host_lists
 from ddx_tools.parsers.logs.log_prefixes import Labels, read_prefix, seconds_without_year
 from ddx_tools.parsers.machine.kernel_log import is_kernel_log
-from ddx_tools.probes.job_log.job_hosts import HostList, host_lists
 
 HEAD_BYTES = 256 << 10
 TAIL_BYTES = 64 << 10

@@ -18,9 +18,9 @@ from typing import Any
 
 from ddx_tools.analysis.log_events.log_event import is_kernel_message
 from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
+from ddx_tools.analysis.ranks.job_hosts import of_other_hosts
 from ddx_tools.analysis.ranks.job_time import JobTime, in_nearest_year
 from ddx_tools.parsers.logs.log_lines import file_identity
-from ddx_tools.probes.job_log.job_hosts import of_other_hosts
 from ddx_tools.probes.job_log.log_attempts import (
     WAITS,
     Rows,

@@ -192,7 +192,9 @@ class JobLog:
         if bounds:
             for row in rows:
                 row["attempt"] = bisect_left(bounds, row["source_line"])
-        start = last_start(self._starts, [row for row in rows if row["kind"] in _FAILURES])
+        last_step = max((row["source_line"] for row in rows if row["kind"] == "step"), default=0)
+        starts = [start for start in self._starts if not start.if_steps_follow or start.line < last_step]
+        start = last_start(starts, [row for row in rows if row["kind"] in _FAILURES])
         for row in rows:
             row["superseded"] = start is not None and row["source_line"] <= start
         self.facts.hosts = [each for each in self.facts.hosts if start is None or each.line > start]
