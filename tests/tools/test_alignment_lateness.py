@@ -86,16 +86,21 @@ def test_in_a_job_that_stands_still_nobody_is_late() -> None:
     assert (said.verdict, said.culprits) == (Verdict.UNDECIDED, ())
 
 
-@pytest.mark.parametrize(("waits_each_time", "told"), [(False, False), (True, True)], ids=["called ahead", "in step"])
-def test_one_delay_counts_once_for_all_that_peers_had_called_ahead(
-    tmp_path: Path, waits_each_time: bool, told: bool
+@pytest.mark.parametrize(
+    ("waits_each_time", "every", "told"),
+    [(False, 1, False), (True, 1, True), (True, 4, False)],
+    ids=["called ahead", "in every step", "in every fourth step"],
+)
+def test_only_who_is_late_again_and_in_most_steps_is_late(
+    tmp_path: Path, waits_each_time: bool, every: int, told: bool
 ) -> None:
     """Rank 1 is 5 s late. Its peers either called all that follows before it came, or waited for it each time."""
     for rank in range(4):
         entries = []
         for seq in range(1, 21):
-            called_s = seq * (6.0 if waits_each_time else 0.01) + (5.0 if rank == 1 else 0.0)
-            ended_s = seq * (6.0 if waits_each_time else 0.01) + 5.005
+            late_s = 5.0 if seq % every == 0 else 0.0
+            called_s = seq * (6.0 if waits_each_time else 0.01) + (late_s if rank == 1 else 0.0)
+            ended_s = seq * (6.0 if waits_each_time else 0.01) + late_s + 0.005
             entries.append(
                 entry(
                     record_id=seq,
