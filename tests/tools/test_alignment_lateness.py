@@ -87,12 +87,12 @@ def test_in_a_job_that_stands_still_nobody_is_late() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waits_each_time", "every", "told"),
+    ("waits_each_time", "every", "late"),
     [(False, 1, False), (True, 1, True), (True, 4, False)],
     ids=["called ahead", "in every step", "in every fourth step"],
 )
 def test_only_who_is_late_again_and_in_most_steps_is_late(
-    tmp_path: Path, waits_each_time: bool, every: int, told: bool
+    tmp_path: Path, waits_each_time: bool, every: int, late: bool
 ) -> None:
     """Rank 1 is 5 s late. Its peers either called all that follows before it came, or waited for it each time."""
     for rank in range(4):
@@ -115,4 +115,4 @@ def test_only_who_is_late_again_and_in_most_steps_is_late(
         record = dump(*entries, pg_config=members, pg_status={})
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(as_pickle(record))
     found = investigate([str(tmp_path)]).findings
-    assert bool([finding for finding in found if finding.code == "rank.arrives_late"]) is told
+    assert bool([finding for finding in found if finding.code == "rank.arrives_late"]) is late

@@ -88,8 +88,8 @@ def local_rank_of(text: str) -> tuple[int, int] | None:
     """The pid and the local rank of the first process with a command line such as `train.py --local-rank=2`."""
     for line in text.splitlines():
         process = _PROCESS.match(line.rstrip())
-        if process and process[1] and (told := _LOCAL_RANK_OPTION.search(process[3])):
-            return int(process[1]), int(told[1])
+        if process and process[1] and (given := _LOCAL_RANK_OPTION.search(process[3])):
+            return int(process[1]), int(given[1])
     return None
 
 

@@ -25,7 +25,6 @@ from ddx_tools.analysis.ranks.job_time import in_nearest_year, job_time
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.known_messages import signatures
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
-from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
 from ddx_tools.probes.job_log.collectives import collective_findings
 from ddx_tools.probes.job_log.end_reports import EndReports
 from ddx_tools.probes.job_log.exceptions import raised_finding, raises
@@ -47,11 +46,9 @@ _ENDS = {
 def log_findings(store: Store) -> list[Finding]:
     """Return the findings about `log_events`; independent failures come first."""
     ran = job_time(store)
-    told = _told_by_facts(store)
+    covered = _lines_of_facts(store)
     hosts = listed_hosts(store)
-    events = [
-        event for event in read_events(store) if event.may_be_of(ran) and not _is_told_elsewhere(event, told, hosts)
-    ]
+    events = [event for event in read_events(store) if event.may_be_of(ran) and not _is_covered(event, covered, hosts)]
     first_s = first_call_s(store)
     unheard = _unheard_ranks(store, events)
     before = [event for event in events if is_long_before(event.about_s, first_s)]
@@ -78,8 +75,8 @@ def log_findings(store: Store) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
 
 
-def _told_by_facts(store: Store) -> set[tuple[str, int]]:
-    """The lines (source, line) that a machine's facts tell better: states of pods, by container, and kernels' messages
+def _lines_of_facts(store: Store) -> set[tuple[str, int]]:
+    """The lines (source, line) that a machine's facts cover better: states of pods, by container, and kernels' messages
     with a host, where NCCL says which rank is on which GPU of it."""
     rows = store.query("SELECT topic, host, source, source_line FROM host_facts WHERE topic IN ('kernel', 'pod_state')")
     mapped = bool(rows) and bool(store.query("SELECT pid FROM nccl_ranks WHERE bus_id IS NOT NULL LIMIT 1"))
@@ -87,9 +84,9 @@ def _told_by_facts(store: Store) -> set[tuple[str, int]]:
     return {(row["source"], row["source_line"]) for row in wanted}
 
 
-def _is_told_elsewhere(event: LogEvent, told: set[tuple[str, int]], hosts: Collection[HostList]) -> bool:
-    """Whether a message is told by a machine's facts, or is a kernel's of a host outside of the job."""
-    if event.kind == "signature" and (event.row["source"], event.row["source_line"]) in told:
+def _is_covered(event: LogEvent, covered: set[tuple[str, int]], hosts: Collection[HostList]) -> bool:
+    """Whether a machine's facts cover a message, or a kernel of a host outside of the job printed it."""
+    if event.kind == "signature" and (event.row["source"], event.row["source_line"]) in covered:
         return True
     of_kernel = is_kernel_message(event.kind, event.row["code"])
     return of_kernel and is_of_another_host(str(event.details.get("quote", "")), hosts)
@@ -258,7 +255,7 @@ def _failed_s(event: LogEvent, called_s: float | None) -> float | None:
     """The time of a failure; of a line without a year, in the year nearest to `called_s`."""
     if event.about_s is not None:
         return event.about_s
-    in_year_s = seconds_without_year(str(event.details.get("quote", ""))[:200])
+    in_year_s = event.details.get("in_year_s")
     return None if in_year_s is None or called_s is None else in_nearest_year(in_year_s, called_s)
 
 

@@ -197,6 +197,8 @@ class JobLog:
         start = last_start(starts, [row for row in rows if row["kind"] in _FAILURES])
         for row in rows:
             row["superseded"] = start is not None and row["source_line"] <= start
+            if row["superseded"] and row["kind"] in _FAILURES and row["time_s"] is None:
+                row["details"] = _with_time(row["details"])
         self.facts.hosts = [each for each in self.facts.hosts if start is None or each.line > start]
         return rows
 
@@ -287,6 +289,13 @@ class JobLog:
         self._rows.summary(block)
         ranks = frozenset(failure.rank for failure in block.failures if failure.rank is not None)
         self._ends.append(AttemptEnd(last_line, ranks=ranks))
+
+
+def _with_time(details: str) -> str:
+    """A row's details with the time of its line, if that has no year: then in seconds of an arbitrary one."""
+    known = json.loads(details)
+    in_year_s = seconds_without_year(str(known.get("quote", ""))[:200])
+    return details if in_year_s is None else json.dumps({**known, "in_year_s": in_year_s}, ensure_ascii=False)
 
 
 def _with_number(first: LogLine, number: int, raw: str) -> LogLine:

@@ -92,11 +92,11 @@ def _ranks_on_one_host(taken: Intake) -> dict[str, int]:
     found: dict[str, tuple[int, int]] = {}
     for text in taken.of(TextKind.STACKS):
         decoded = taken.beginning(text, STACK_BYTES).decode("utf-8", "replace")
-        told = local_rank_of(decoded)
+        given = local_rank_of(decoded)
         others = [rank_of_name(text.name), *(rank for rank, _ in parts_by_rank(decoded))]
-        if told is None or any(rank is not None for rank in others):
+        if given is None or any(rank is not None for rank in others):
             return {}
-        found[text.source] = told
+        found[text.source] = given
     pids, ranks = ({each[place] for each in found.values()} for place in (0, 1))
     one_to_one = len(pids) == len(ranks) == len({*found.values()}) > 1
     return {source: rank for source, (_, rank) in found.items()} if one_to_one else {}
