@@ -177,7 +177,11 @@ def test_after_a_requeue_only_the_new_hosts_are_of_the_job(tmp_path: Path) -> No
         ("SLURM_JOB_NODELIST=gpu[01-03,07]", [("gpu", 2, {1, 2, 3, 7})]),
         ("JobID NodeList\n1 node-[8-9]", [("node-", 1, {8, 9})]),
         ("shape of x[3], layers[0-4], rank[0-3]", []),
-        ("on a[1-999999999]", None),
+        ("starting on a[1-999999999]", None),
+        ("NodeList=gpu01", [("gpu", 2, {1})]),
+        ("ReqNodeList=(null) ExcNodeList=gpu[07-08]", []),
+        ("srun: error: Node failure on gpu[03-04]", []),
+        ("excluding nodes gpu[07-08]", []),
     ],
 )
 def test_lists_of_hosts_are_read_and_bounded(text: str, names: list[tuple[str, int, set[int]]] | None) -> None:
@@ -189,7 +193,7 @@ def test_lists_of_hosts_are_read_and_bounded(text: str, names: list[tuple[str, i
 
 
 def test_a_file_named_for_hosts_within_and_outside_of_the_job_counts() -> None:
-    lists = host_lists(b"on a[01-02]")
+    lists = host_lists(b"job 7 started on a[01-02]")
     assert of_other_hosts({"one": "a07_to_a01.log", "two": "logs/a07.log"}, lists).keys() == {"two"}
 
 
@@ -247,7 +251,7 @@ def test_on_one_host_a_local_rank_that_speaks_elsewhere_did_not_end(
     words = "".join(
         f"2026-11-17 {at},002 INFO [rank2] step {step} loss 2.5\n" for step, at in enumerate(("10:40:00", "11:04:20"))
     )
-    diagnosis = written(tmp_path, chaos=killed, rank_2=words)
+    diagnosis = written(tmp_path, chaos=killed, rank_2=words, host="hostname: p5-11\nworld_size=4 torch 2.9.1\n")
     assert ("rank-crashed" in causes(diagnosis)) is ended
 
 

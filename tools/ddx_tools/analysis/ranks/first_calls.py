@@ -6,6 +6,14 @@ from ddx_tools.evidence.store import Store
 
 CLOCKS_APART_S = 15 * 3600.0
 """Unstated time zones differ by at most 14 hours; this leaves a margin."""
+_ZONE_S = 1800.0
+_ZONE_MARGIN_S = 120.0
+"""Unstated zones differ by multiples of half an hour; the moments themselves are this close then."""
+
+
+def is_beyond_zones(apart_s: float) -> bool:
+    """Whether two times on clocks of unknown zones are apart by more than a difference between zones."""
+    return abs(apart_s - _ZONE_S * round(apart_s / _ZONE_S)) > _ZONE_MARGIN_S
 
 
 def first_call_s(store: Store) -> float | None:

@@ -1,6 +1,7 @@
-"""The hosts that a job's logs list, and kernel logs of other hosts: what happened there is none of the job's.
+"""The hosts that a scheduler lists for a job, and kernel logs of other hosts: what happened there is none of the job's.
 
-Slurm and batch scripts list hosts as `on b[07-08]`, `SLURM_JOB_NODELIST=gpu[01-04,09]` or in a column NodeList. A
+Slurm and batch scripts list them as `SLURM_JOB_NODELIST=gpu[01-04,09]`, `NodeList=gpu01`, in a column NodeList, or in
+a line about the job's start: `job 88213 starting on b[07-08]`. Lines about errors or excluded hosts list others. A
 kernel log is of another host if its file is named for one that has the form of the listed names and is not among them.
 """
 
@@ -14,11 +15,15 @@ from ddx_tools.evidence.store import Store
 
 _NUMBERS = rb"\d{1,8}(?:-\d{1,8})?"
 _LIST = (
-    rb"(?P<name>[A-Za-z](?:[\w.-]{0,60}[A-Za-z_-])?)\[(?P<numbers>" + _NUMBERS + rb"(?:," + _NUMBERS + rb"){0,200})\]"
+    rb"(?P<name>[A-Za-z](?:[\w.-]{0,60}[A-Za-z_-])?)"
+    rb"(?:\[(?P<numbers>" + _NUMBERS + rb"(?:," + _NUMBERS + rb"){0,200})\]|(?P<number>\d{1,8}))(?![\w.\[])"
 )
-_AFTER_A_WORD = re.compile(rb"(?i:\bon|nodes?|node_?list|hosts?)[\s\"'=:]{1,4}" + _LIST + rb"(?![\w.])")
-_IN_A_COLUMN = re.compile(rb"(?<![\w.\[-])" + _LIST + rb"(?![\w.])")
-_COLUMN = b"NodeList"
+_OF_JOB = re.compile(rb"(?<![A-Za-z])(?:SLURM_(?:JOB_)?NODELIST|NodeList)[\"' ]{0,2}[=:][\"' ]{0,2}" + _LIST)
+_AT_START = re.compile(rb"(?i:\bstart(?:ing|ed|s)?\b[^\n]{0,80}?\bon )" + _LIST)
+_IN_A_COLUMN = re.compile(rb"(?<![\w.\[=-])" + _LIST.replace(rb"|(?P<number>\d{1,8})", rb""))
+_COLUMN = re.compile(rb"(?m)^[^\n=]*\bNodeList\b[^\n=]*$")
+_MOST_LINE = 400
+_UNUSABLE = re.compile(rb"(?i)error|fail|exclud|exc_?node|down\b|drain|cancel|not respond")
 _MOST_LISTS = 64
 _MOST_HOSTS = 20_000
 
@@ -34,27 +39,34 @@ class HostList:
 
 
 def host_lists(head: bytes) -> list[HostList]:
-    """The lists of hosts in the beginning of a log."""
-    pattern = _IN_A_COLUMN if _COLUMN in head else _AFTER_A_WORD
+    """The lists of the job's hosts in the beginning of a log."""
+    patterns = [_OF_JOB, _AT_START, *([_IN_A_COLUMN] if _COLUMN.search(head) else [])]
     found = []
-    for match in pattern.finditer(head):
-        numbers: set[int] = set()
-        parts = match["numbers"].split(b",")
-        for part in parts:
-            first, _, last = part.partition(b"-")
-            numbers.update(range(int(first), min(int(last or first), int(first) + _MOST_HOSTS) + 1))
-        width = len(parts[0].partition(b"-")[0])
-        line = head.count(b"\n", 0, match.start()) + 1
-        found.append(HostList(line, match["name"].decode("ascii", "replace"), width, frozenset(numbers)))
+    for match in sorted((match for pattern in patterns for match in pattern.finditer(head)), key=lambda at: at.start()):
+        begin = head.rfind(b"\n", 0, match.start()) + 1
+        if _UNUSABLE.search(head[max(begin, match.start() - _MOST_LINE) : match.start()]):
+            continue
+        given = match.groupdict()
+        parts = (given.get("numbers") or given["number"]).split(b",")
+        found.append(_host_list(match["name"], parts, head.count(b"\n", 0, match.start()) + 1))
         if len(found) >= _MOST_LISTS:
             break
     return found
 
 
+def _host_list(name: bytes, parts: list[bytes], line: int) -> HostList:
+    numbers: set[int] = set()
+    for part in parts:
+        first, _, last = part.partition(b"-")
+        most = max(0, _MOST_HOSTS - len(numbers))
+        numbers.update(range(int(first), min(int(last or first), int(first) + most) + 1))
+    return HostList(line, name.decode("ascii", "replace"), len(parts[0].partition(b"-")[0]), frozenset(numbers))
+
+
 def listed_hosts(store: Store) -> list[HostList]:
     """The hosts that the scheduler lists for the job, as far as its own words are among the material."""
     rows = store.query("SELECT DISTINCT facts->>'nodes' AS nodes FROM host_facts WHERE topic = 'job_state'")
-    return [each for row in rows if row["nodes"] for each in host_lists(f"nodes {row['nodes']}".encode())]
+    return [each for row in rows if row["nodes"] for each in host_lists(f"NodeList={row['nodes']}".encode())]
 
 
 def other_hosts_in(text: str, lists: Iterable[HostList]) -> set[str]:

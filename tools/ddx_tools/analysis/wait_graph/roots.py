@@ -119,7 +119,7 @@ def find_roots(graph: WaitGraph) -> Roots:
     found.open += [words for ranks, words in found.possible if not ranks & found.roots.keys()]
     if found.unexplained and not _EXPLAINING & set(found.roots.values()):
         if graph.off_path:
-            found.roots.update(dict.fromkeys(sorted(graph.off_path), NodeState.ELSEWHERE))
+            found.roots = dict.fromkeys(sorted(graph.off_path), NodeState.ELSEWHERE) | found.roots
         else:
             verb = "wait" if len(found.unexplained) > 1 else "waits"
             found.open.append(f"nothing shows what {rank_list(found.unexplained)} {verb} for")
@@ -365,7 +365,7 @@ def _take_unknown(found: _Search) -> bool:
         if tie and _are_the_few_absent(graph, possible := set().union(*sets.values())):
             ranks, tie = possible, False
         found.roots.update({rank: states.get(rank, NodeState.UNKNOWN) for rank in sorted(ranks)})
-        if tie or (_says_little(graph, sets, ranks) and not _are_the_few_absent(graph, ranks)):
+        if tie or _says_little(graph, sets, ranks):
             found.open.append("equally many other ranks without a record would also explain the waits")
     if all_in_one:
         found.open.append("in some groups, all members entered the operation, yet none has finished it")
@@ -398,12 +398,18 @@ def _says_little(graph: WaitGraph, sets: Mapping[Node, Set[int]], ranks: Set[int
     operations = [graph.operations[node] for node in sets]
     unsaid = len(operations) == 1 and operations[0].hides_root
     ahead = all(operation.called_ahead for operation in operations)
-    return graph.lone_source or ahead or unsaid or len(ranks) > 1 or bool(graph.unreported ^ ranks)
+    several = len(ranks) > 1 and not _are_the_few_absent(graph, ranks)
+    return graph.lone_source or ahead or unsaid or several or bool(graph.unreported ^ ranks)
 
 
 def _are_the_few_absent(graph: WaitGraph, ranks: Set[int]) -> bool:
-    """Whether these are all ranks without evidence, several, and few: each is then more likely gone than lost."""
-    return len(ranks) > 1 and graph.unreported == ranks and _FEW * len(ranks) <= len(graph.ranks)
+    """Whether these are all ranks without evidence, several, and few: each is then more likely gone than lost.
+
+    Ranks that may make up a host do not count: nobody may have copied that host's files.
+    """
+    may_be_a_host = len(ranks) > _SMALLEST_HOST and max(ranks) - min(ranks) + 1 == len(ranks)
+    few = len(ranks) > 1 and _FEW * len(ranks) <= len(graph.ranks)
+    return few and graph.unreported == ranks and not may_be_a_host
 
 
 def _host_that_explains(graph: WaitGraph, sets: Iterable[Set[int]]) -> set[int]:

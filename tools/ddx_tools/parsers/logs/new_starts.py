@@ -17,14 +17,20 @@ _STARTERS = (
     r"(?:srun|pdsh|clush|torchrun|mpirun|mpiexec|deepspeed|accelerate launch|-m torch\.distributed\.(?:run|launch))"
 )
 _REASONS = "(?:JOB REQUEUE|NODE FAILURE|PREEMPTION)"
-WAKING = (f"CANCELLED AT .* DUE TO {_REASONS}", rf"^\+{{1,4}} .*{_STARTERS} ", r"\] Starting worker group")
+WAKING = (
+    f"CANCELLED AT .* DUE TO {_REASONS}",
+    rf"^\+{{1,4}} .*{_STARTERS} ",
+    r"\] Starting worker group|attempts left; will restart",
+)
 """RE2 expressions; every line that `new_start` reads matches one of them."""
 
 _REQUEUED = re.compile(rf"\*\*\* JOB \S{{1,40}} ON \S{{1,80}} CANCELLED AT \S{{1,30}} DUE TO (?P<why>{_REASONS})")
 _TRACED = re.compile(
     rf"^\+{{1,4}} (?:.{{0,400}}[\s/])?{_STARTERS} .{{0,4000}}?(?P<program>[\w.-]{{1,200}}\.py)(?![\w.])"
 )
-_WORKERS = re.compile(r"\[[^\]]{0,80}\] Starting worker group")
+_WORKERS = re.compile(
+    r"\[[^\]]{0,80}\] (?:Starting worker group|Worker group \w{1,20}\. \d{1,6}/\d{1,6} attempts left; will restart)"
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,6 @@ def new_start(line: LogLine) -> NewStart | None:
         return NewStart(line.number, if_steps_follow=found["why"] != "JOB REQUEUE")
     if text.startswith("+") and (found := _TRACED.match(text)):
         return NewStart(line.number, found["program"])
-    if line.writer is not None and "Starting worker group" in text and _WORKERS.match(text):
+    if line.writer is not None and "orker group" in text and _WORKERS.match(text):
         return NewStart(line.number, launcher=line.writer, in_year_s=seconds_without_year(line.raw[:200]))
     return None

@@ -22,6 +22,7 @@ from ddx_tools.analysis.ranks.job_hosts import listed_hosts
 from ddx_tools.analysis.ranks.job_time import job_time
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
+from ddx_tools.model.grouping import gathered
 from ddx_tools.probes.host.compare import comparison_findings
 from ddx_tools.probes.host.container import container_findings
 from ddx_tools.probes.host.cut_pairs import cut_pair_findings
@@ -43,12 +44,23 @@ def machine_findings(store: Store) -> list[Finding]:
     facts = read_facts(store)
     left_out = {row["source"] for row in store.query("SELECT source FROM logs WHERE left_out")}
     mark_others(facts, job_time(store), left_out, listed_hosts(store))
-    mark_other_processes(facts, {row["pid"] for row in store.query("SELECT DISTINCT pid FROM nccl_ranks")} - {None})
+    mark_other_processes(facts, _pids_of_all_ranks(store))
     return [
         *held_process_findings(store, facts),
         *with_ranks(store, findings_of_facts(facts)),
         *ring_flow_findings(store, facts),
     ]
+
+
+def _pids_of_all_ranks(store: Store) -> dict[str, set[int]]:
+    """The process ids of the job's ranks by host, according to NCCL; empty unless it names all of them."""
+    rows = store.query(
+        "SELECT DISTINCT host, pid, rank, nranks FROM nccl_ranks WHERE host IS NOT NULL AND pid IS NOT NULL "
+        "AND rank IS NOT NULL AND parent IS NULL AND nranks = (SELECT max(nranks) FROM nccl_ranks)"
+    )
+    if not rows or len({row["rank"] for row in rows}) < rows[0]["nranks"]:
+        return {}
+    return {host: set(pids) for host, pids in gathered((row["host"], row["pid"]) for row in rows).items()}
 
 
 def findings_of_facts(facts: list[HostFactRow]) -> list[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -76,17 +76,18 @@ def mark_others(
             fact.values["not_of_job"] = True
 
 
-def mark_other_processes(facts: Iterable[HostFactRow], pids: Collection[int]) -> None:
-    """Mark what kernels logged about processes that are none of the job's.
+def mark_other_processes(facts: Iterable[HostFactRow], pids: Mapping[str, Collection[int]]) -> None:
+    """Mark Xids of processes that are none of the job's.
 
-    `pids`: those of the job's ranks. A container may number its processes otherwise than the kernel, so they count only
-    on hosts where the kernel names one of them, too.
+    `pids`: those of all its ranks, by host. A container may number its processes otherwise than the kernel, so they
+    count only on hosts where the kernel names one of them, too. Its other messages also name children of ranks.
     """
-    named = gathered((fact.host, fact) for fact in of_topic(facts, "kernel") if "pid" in fact.values)
-    for of_host in named.values():
-        if any(fact.values["pid"] in pids for fact in of_host):
+    xids = [fact for fact in of_topic(facts, "kernel") if fact.subject == "xid" and "pid" in fact.values]
+    for host, of_host in gathered((fact.host, fact) for fact in xids).items():
+        own = pids.get(host or "", ())
+        if any(fact.values["pid"] in own for fact in of_host):
             for fact in of_host:
-                if fact.values["pid"] not in pids:
+                if fact.values["pid"] not in own:
                     fact.values["not_of_job"] = True
 
 

@@ -26,9 +26,11 @@ def scheduler_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     yield from _jobs_ended(jobs)
     yield from _failing_nodes(jobs)
     pods = of_topic(facts, "pod_state")
-    containers = gathered((pod.subject, pod.values.get("container")) for pod in pods)
+    # An init container has completed before the others start.
+    staying = [pod for pod in pods if pod.values.get("reason") != "Completed"]
+    containers = gathered((pod.subject, pod.values.get("container")) for pod in staying)
     for pod in pods:
-        yield from _pod(pod, alone=len({*containers[pod.subject]} - {None}) < 2)
+        yield from _pod(pod, alone=len({*containers.get(pod.subject, ())} - {None}) < 2)
     yield from _not_started(pods)
     for node in of_topic(facts, "node_state"):
         if re.search(r"DOWN|DRAIN|FAIL|NOT_RESPONDING", node.values["state"]):

@@ -19,7 +19,7 @@ from ddx_tools.analysis.log_events.log_event import (
     step_number,
 )
 from ddx_tools.analysis.log_events.message_findings import message_findings
-from ddx_tools.analysis.ranks.first_calls import first_call_s, is_long_before
+from ddx_tools.analysis.ranks.first_calls import first_call_s, is_beyond_zones, is_long_before
 from ddx_tools.analysis.ranks.job_hosts import HostList, is_of_another_host, listed_hosts
 from ddx_tools.analysis.ranks.job_time import in_nearest_year, job_time
 from ddx_tools.evidence.store import Store
@@ -248,7 +248,9 @@ def _is_seen_since(store: Store, earlier: list[LogEvent]) -> bool:
         return True
     called_s = store.query("SELECT max(created_ns) / 1e9 AS last FROM fr_entries")[0]["last"]
     times = [time_s for event in failed if (time_s := _failed_s(event, called_s)) is not None]
-    return bool(times) and called_s is not None and called_s > max(times) + _CLOCKS_S
+    if not times or called_s is None:
+        return False
+    return called_s > max(times) + _CLOCKS_S and is_beyond_zones(called_s - max(times))
 
 
 def _failed_s(event: LogEvent, called_s: float | None) -> float | None:

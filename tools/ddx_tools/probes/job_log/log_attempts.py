@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS
-from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
+from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S, is_beyond_zones
 from ddx_tools.analysis.ranks.job_time import in_nearest_year
+from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
 from ddx_tools.probes.job_log.log_facts import LogFacts
 
@@ -23,10 +24,6 @@ Rows = Sequence[dict[str, Any]]
 _ATTEMPTS_APART_S = 2 * 3600.0
 _SPEAKS_ON_S = 600.0
 """What a process prints this long after an exception is no part of its end."""
-_RANKS_OF_A_HOST = 8
-_ZONE_S = 1800.0
-_ZONE_MARGIN_S = 120.0
-"""Times of zones that are not stated differ by multiples of half an hour, give or take the last words."""
 WAITS = ("watchdog", "gloo")
 """Kinds of rows in which a rank reports how long it waited."""
 _FAILURES = frozenset({"traceback", *WAITS, "exit", "failure_summary", "fatal_stack", "signature"})
@@ -93,6 +90,18 @@ def began_s(row: Mapping[str, Any], about_s: float) -> float | None:
     return None if time_s is None else float(time_s) - _waited_s(details)
 
 
+def mark_before_the_last_attempt(rows: Rows, paths: Mapping[str, str]) -> None:
+    """Mark failures in torchrun's folders of earlier attempts (`attempt_0/2/stderr.log`), if the last one failed, too.
+
+    `paths`: the file of each source.
+    """
+    attempts = {source: file_identity(path).attempt for source, path in paths.items()}
+    failed = [row for row in rows if row["kind"] in _FAILURES and attempts.get(row["source"]) is not None]
+    last = max((attempts[row["source"]] or 0 for row in failed), default=0)
+    for row in failed:
+        row["superseded"] |= (attempts[row["source"]] or 0) < last
+
+
 def mark_before_waits(rows: Iterable[dict[str, Any]], about_s: float) -> None:
     """Mark ends of ranks that were long past when the first wait began that any log reports: they did not cause it.
 
@@ -114,16 +123,24 @@ def _waited_s(details: Mapping[str, Any]) -> float:
     return float(told) / 1000 if str(told).isdigit() else 0.0
 
 
-def mark_outlived(rows: Rows, facts: LogFacts, elsewhere_s: Mapping[int, float], about_s: float) -> None:
+def mark_outlived(
+    rows: Rows,
+    facts: LogFacts,
+    elsewhere_s: Callable[[int | None], float | None],
+    about_s: float,
+    *,
+    on_one_host: bool,
+) -> None:
     """Mark what their rank outlived: exceptions after which its program speaks on, and ends before it speaks elsewhere.
 
-    `elsewhere_s`: per rank, the time of its last words in other logs. An exception in a log that reports ends of ranks
-    is not marked.
+    `elsewhere_s`: returns the time of a rank's last words in other logs. An exception in a log that reports ends of
+    ranks is not marked. On the only host of a job, the local ranks that a launcher reports are ranks.
     """
     for row in rows:
-        rank = _ended_rank(row, elsewhere_s) if row["kind"] in REPORTED_ENDS else None
-        ended_s = began_s(row, about_s) if rank in elsewhere_s else None
-        if rank is not None and ended_s is not None and _is_long_after(elsewhere_s[rank], ended_s):
+        rank = _ended_rank(row, on_one_host) if row["kind"] in REPORTED_ENDS else None
+        later_s = elsewhere_s(rank)
+        ended_s = None if later_s is None else began_s(row, about_s)
+        if later_s is not None and ended_s is not None and _is_long_after(later_s, ended_s):
             row["superseded"] = True
     if any(row["kind"] in (*REPORTED_ENDS, *OWN_ENDS) for row in rows):
         return
@@ -133,7 +150,7 @@ def mark_outlived(rows: Rows, facts: LogFacts, elsewhere_s: Mapping[int, float],
             continue
         details = json.loads(row["details"])
         spoke_s = facts.spoke_s.get(row["rank"], facts.spoke_s.get(None) if own == {row["rank"]} else None)
-        later_s = elsewhere_s.get(row["rank"])
+        later_s = elsewhere_s(row["rank"])
         raised_s = row["time_s"] if row["time_s"] is not None else details.get("after_s")
         if raised_s is None:
             continue
@@ -142,16 +159,13 @@ def mark_outlived(rows: Rows, facts: LogFacts, elsewhere_s: Mapping[int, float],
             row["details"] = json.dumps({**details, "outlived": True}, ensure_ascii=False)
 
 
-def _ended_rank(row: Mapping[str, Any], elsewhere_s: Mapping[int, float]) -> int | None:
-    """The rank that a launcher reports as ended: on the only host of a job, local ranks are ranks."""
-    if row["rank"] is not None:
-        return int(row["rank"])
-    on_one_host = max(elsewhere_s, default=_RANKS_OF_A_HOST) < _RANKS_OF_A_HOST
-    return json.loads(row["details"]).get("local_rank") if on_one_host else None
+def _ended_rank(row: Mapping[str, Any], on_one_host: bool) -> int | None:
+    rank: int | None = row["rank"]
+    if rank is None and on_one_host:
+        rank = json.loads(row["details"]).get("local_rank")
+    return rank
 
 
 def _is_long_after(time_s: float, ended_s: float) -> bool:
     """Whether a rank spoke long after its end by another log, and not by the difference between time zones alone."""
-    apart_s = time_s - ended_s
-    off_zone_s = abs(apart_s - _ZONE_S * round(apart_s / _ZONE_S))
-    return apart_s > _SPEAKS_ON_S and off_zone_s > _ZONE_MARGIN_S
+    return time_s - ended_s > _SPEAKS_ON_S and is_beyond_zones(time_s - ended_s)

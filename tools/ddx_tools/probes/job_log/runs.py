@@ -12,7 +12,7 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from ddx_tools.probes.job_log.log_attempts import (
     Rows,
     began_s,
     mark_before_reports,
+    mark_before_the_last_attempt,
     mark_before_waits,
     mark_outlived,
 )
@@ -35,6 +36,7 @@ from ddx_tools.probes.job_log.nccl_worlds import NCCL_WORLD, highest_rank, nccl_
 _KINDS = ("job", "MASTER_ADDR", "world size", NCCL_WORLD)
 """What logs state about their job, most telling first: in one job, equal numbers settle it."""
 _JOB = re.compile(r"(?:^|[/_.-])(?:slurm|job|pbs|lsf)[-_.]?(?P<job>\d{3,12})(?=[/_.-]|$)", re.IGNORECASE)
+_RANKS_OF_A_HOST = 8
 _SOME_TIME_S = 1_720_000_000.0
 """For logs without any date."""
 _EARLIER = "it is from an earlier run than the other logs, so its failures are not judged."
@@ -84,14 +86,16 @@ def mark_other_runs(events: list[dict[str, Any]], paths: Mapping[str, str], fact
     lists = [each for span in now if span.source not in others for each in facts.get(span.source, LogFacts()).hosts]
     others |= of_other_hosts({source: paths[source] for source in by_source.keys() - jobs.keys()}, lists)
     about_s = max((span.last_s for span in now if span.last_s is not None), default=about_s)
-    words = _last_words({source: paths[source] for source in by_source.keys() - others.keys()}, facts)
+    words = LastWords({source: paths[source] for source in by_source.keys() - others.keys()}, facts)
+    sizes = {int(its.stated["world size"]) for its in facts.values() if "world size" in its.stated}
+    on_one_host = bool(sizes) and max(sizes) <= _RANKS_OF_A_HOST
     for source, rows in by_source.items():
         for row in rows:
             row["superseded"] = row["superseded"] or source in earlier
         mark_before_reports(rows, about_s)
-        elsewhere_s = {rank: max(own.values()) for rank, its in words.items() if (own := _without(its, source))}
-        mark_outlived(rows, facts.get(source, LogFacts()), elsewhere_s, about_s)
+        mark_outlived(rows, facts.get(source, LogFacts()), words.outside(source), about_s, on_one_host=on_one_host)
     events[:] = [row for row in events if row["source"] not in others]
+    mark_before_the_last_attempt(events, paths)
     mark_before_waits(events, about_s)
     problems = [f"{path}: {_EARLIER}" for path in sorted(paths[source] for source in earlier)]
     problems += sorted(f"{paths[source]}: {why}" for source, why in others.items())
@@ -110,20 +114,29 @@ def mark_other_runs(events: list[dict[str, Any]], paths: Mapping[str, str], fact
     return OtherRuns(problems, of_log)
 
 
-def _last_words(paths: Mapping[str, str], facts: Mapping[str, LogFacts]) -> dict[int, dict[str, float]]:
-    """Per rank, the time of its program's last words in each log."""
-    found: dict[int, dict[str, float]] = {}
-    for source, path in paths.items():
-        named = file_identity(path).rank
-        for rank, time_s in facts.get(source, LogFacts()).spoke_s.items():
-            speaker = named if rank is None else rank
-            if speaker is not None:
-                found.setdefault(speaker, {})[source] = time_s
-    return found
+class LastWords:
+    """The time of each rank's last words, and of its last ones in another log than that."""
 
+    def __init__(self, paths: Mapping[str, str], facts: Mapping[str, LogFacts]) -> None:
+        self._latest: dict[int, list[tuple[float, str]]] = {}
+        for source, path in paths.items():
+            named = file_identity(path).rank
+            for rank, time_s in facts.get(source, LogFacts()).spoke_s.items():
+                speaker = named if rank is None else rank
+                if speaker is not None:
+                    both = [*self._latest.get(speaker, ()), (time_s, source)]
+                    self._latest[speaker] = sorted(both, reverse=True)[:2]
 
-def _without(words: Mapping[str, float], source: str) -> dict[str, float]:
-    return {other: time_s for other, time_s in words.items() if other != source}
+    def outside(self, source: str) -> Callable[[int | None], float | None]:
+        """A function that returns the time of a rank's last words in logs other than this one."""
+
+        def last(rank: int | None) -> float | None:
+            return next(
+                (time_s for time_s, other in self._latest.get(-1 if rank is None else rank, ()) if other != source),
+                None,
+            )
+
+        return last
 
 
 def _is_of_kernel(rows: Rows, facts: LogFacts) -> bool:

@@ -352,17 +352,15 @@ def last_start(starts: Sequence[NewStart], failures: Sequence[Row]) -> int | Non
     """Return the line at which the job was last restarted; None if nothing shows a restart.
 
     A command traced by a shell is a restart if something failed above it, and if it runs the same program as before. A
-    launcher's start is one if the same process started workers before, or if something failed above it and earlier.
+    launcher's start is one if something failed above it and earlier.
     """
     first_failure = min((row["source_line"] for row in failures), default=None)
     programs: set[str] = set()
-    launchers: set[int] = set()
     last = None
     for start in starts:
         if start.launcher is not None:
-            if start.launcher in launchers or _began_after_failure(start, failures):
+            if _began_after_failure(start, failures):
                 last = start.line
-            launchers.add(start.launcher)
             continue
         if start.program is None:
             last = start.line

@@ -67,6 +67,8 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """
     taken = intake_of(host, paths)
     by_local_rank = _ranks_on_one_host(taken)
+    if by_local_rank:
+        raw.searched.append("ranks of stack dumps: from --local-rank, as on the only host of a job")
     looks: Looks = Counter()
     kernel: dict[int, ProcessFacts] = {}
     sources: dict[int, str] = {}

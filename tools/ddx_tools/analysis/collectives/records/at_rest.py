@@ -16,6 +16,7 @@ from ddx_tools.analysis.collectives.records.device_positions import Fronts
 from ddx_tools.analysis.collectives.records.quotes import where
 from ddx_tools.analysis.collectives.records.records import Records
 from ddx_tools.analysis.collectives.records.usual_waits import SETTLED_S, STANDING_S
+from ddx_tools.analysis.ranks.first_calls import is_beyond_zones
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 
 _APART_S = 600.0
@@ -24,9 +25,6 @@ _NS = 1e9
 _MAX_EVIDENCE = 8
 _ENDED = ("idle", "hidden")
 
-_ZONE_S = 1800.0
-_ZONE_MARGIN_S = 120.0
-"""Times of zones that are not stated differ by multiples of half an hour, give or take the job's last words."""
 _How = Literal["copies", "members", "undated", "apart", "unfinished", "cut", "ends_early", "before_logs"]
 _Doubt = tuple[_How, Collection[int], str]
 
@@ -192,7 +190,6 @@ def _before_the_logs(records: Records) -> _Doubt | None:
     if newest is None or row["last"] is None:
         return None
     later_s = row["last"] - newest / _NS
-    off_zone_s = abs(later_s - _ZONE_S * round(later_s / _ZONE_S))
-    if later_s < _APART_S or off_zone_s < _ZONE_MARGIN_S:
+    if later_s < _APART_S or not is_beyond_zones(later_s):
         return None
     return "before_logs", [], f"the job's log goes on for {later_s / 60:.0f} min after their last event"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from ddx_tools.analysis.collectives.records.records import Records
 
-_RECENT = 16
-"""How many calls before the first unfinished one are examined."""
+_RECENT = 200
+"""How many calls before the first unfinished one are examined: about a step of a pipeline, which calls ahead. Of a
+batch, only the closing entry finishes."""
 _SHAPES = ("input_sizes", "input_dtypes", "output_sizes")
 
 
@@ -35,9 +36,10 @@ WITH kinds AS (
     SELECT group_id, CASE WHEN description NOT IN ('', 'undefined') THEN description
         ELSE CAST(len(members) AS VARCHAR) END AS kind FROM fr_groups
 ), calls AS (
-    SELECT n.rank, n.done, hash(kind, k.op, k.peer{{}}) AS called,
+    SELECT n.rank, n.done OR coalesce(b.done, false) AS done, hash(kind, k.op, k.peer{{}}) AS called,
         row_number() OVER (PARTITION BY n.rank ORDER BY n.record_id) AS place
     FROM recorded_numbers n JOIN fr_calls k USING (call) JOIN kinds USING (group_id)
+        LEFT JOIN batches b USING (rank, group_id, seq, p2p_seq)
 ), pairs AS (
     SELECT rank, place, called, lag(called) OVER (PARTITION BY rank ORDER BY place) AS before FROM calls
 ), fronts AS (

@@ -61,13 +61,16 @@ def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> tup
     return _dated_by_each_other(records, dumps), any(row["starts_seen"] for row in seen.values()), patience_s
 
 
-# A watchdog gives up on an operation when its timeout is over, and the record is written then.
+# A watchdog gives up on an operation when its timeout is over, and the record is written then. The parts of a batch
+# never count as finished; its closing entry does.
 _SEEN = """
-SELECT rank, min(record_id) FILTER (done) AS oldest_done, bool_or(started_ns IS NOT NULL) AS starts_seen,
+SELECT rank, min(n.record_id) FILTER (n.done) AS oldest_done, bool_or(started_ns IS NOT NULL) AS starts_seen,
     max(completed_ns - created_ns) AS longest_ns,
     coalesce(max(op_id - seq), 0) > 0 AND coalesce(max(p2p_seq), 0) = 0 AS hides_transfers,
-    min(created_ns + timeout_ms * 1000000) FILTER (NOT done) AS times_out_ns, bool_or(retired AND NOT done) AS gave_up
-FROM recorded_numbers JOIN fr_calls USING (call) GROUP BY rank
+    min(created_ns + timeout_ms * 1000000) FILTER (NOT n.done AND NOT coalesce(b.done, false)) AS times_out_ns,
+    bool_or(retired AND NOT n.done AND NOT coalesce(b.done, false)) AS gave_up
+FROM recorded_numbers n JOIN fr_calls USING (call) LEFT JOIN batches b USING (rank, group_id, seq, p2p_seq)
+GROUP BY rank
 """
 # A rank's count appears in its next collective. A rank in its first transfer shows by peers that made theirs later.
 _BEGINNING = """

@@ -151,6 +151,10 @@ class Group:
         return None if last is None else last >= seq
 
 
+_MOST_PATIENCE_S = 300.0
+"""What is added where clocks differ, at most: NCCL's default timeout still counts as a wait."""
+
+
 class Records:
     """The flight records of all ranks of one job, over the store that holds the entries."""
 
@@ -169,7 +173,7 @@ class Records:
         if any(record.dated_by_file for record in self.ranks.values()):
             # The clock that dates files is not that of all hosts, so a wait may be shorter by as much as these differ.
             offsets = [self.clock_offsets_s.get(rank, 0.0) for rank in self.ranks]
-            self.patience_s += max(offsets) - min(offsets)
+            self.patience_s += min(max(offsets) - min(offsets), _MOST_PATIENCE_S)
         self._load_pending()
         self._infer_finished()
 

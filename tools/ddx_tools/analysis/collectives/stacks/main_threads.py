@@ -100,7 +100,7 @@ def rank_views(store: Store) -> list[RankView]:
         "ORDER BY rank, host, pid, snapshot"
     )
     ended = {row["pid"] for row in store.query(_ENDED)} if rows else set()
-    rows = [row for row in rows if row["pid"] not in ended] or rows
+    rows = [row for row in rows if row["taken_s"] is not None or row["pid"] not in ended] or rows
     looks = gathered(((row["rank"], row["host"], row["pid"]), row) for row in rows)
     printed = store.query("SELECT host, rank FROM outputs WHERE stepped AND rank IS NOT NULL")
     stepped = {(row["rank"], row["host"]) for row in printed}
