@@ -24,13 +24,13 @@ def small(rank: int) -> tuple[str, str]:
     return (str(1 + rank // 4), "mesh_tp")
 
 
-def record(calls: Sequence[Call], last_ns: int = NOON) -> bytes:
-    """A record of these calls, one a tenth of a second, of which the last was made then."""
+def record(calls: Sequence[Call], last_ns: int = NOON, pause_ns: int = 0) -> bytes:
+    """A record of these calls, one a tenth of a second, of which the last was made then, after a pause."""
     numbers: dict[str, int] = {}
     entries = []
     for place, (group, done) in enumerate(calls):
         first = not done and (place == 0 or calls[place - 1][1])
-        called = last_ns - (len(calls) - 1 - place) * S // 10
+        called = last_ns - (len(calls) - 1 - place) * S // 10 - (pause_ns if place < len(calls) - 1 else 0)
         seq = numbers[group[0]] = numbers.get(group[0], 0) + 1
         entries.append(
             entry(
@@ -102,10 +102,10 @@ def test_two_that_are_first_in_a_call_are_no_trouble(tmp_path: Path) -> None:
 
 
 def stood(idle_s: float) -> tuple[dict[int, bytes], dict[int, int]]:
-    """Rank 0 has come to the end of its calls just now, 3 wait in the next one, and four have not come yet."""
+    """Rank 0 has made a call by itself just now, 3 wait in the next one of all, and four have not come yet."""
     records = {rank: record([*rounds(rank, 3), *([(ALL, False)] if rank in (1, 2, 3) else [])]) for rank in RANKS}
     late = NOON + int(idle_s * S)
-    records[0] = record(rounds(0, 3), last_ns=late)
+    records[0] = record([*rounds(0, 3), (("9", "alone"), True)], last_ns=late, pause_ns=int(idle_s * S) - S // 10)
     return records, dict.fromkeys(RANKS, late + S // 10)
 
 
