@@ -111,9 +111,9 @@ def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndR
     """Ranks missing from torchrun's list of all ranks with a nonzero exit code: they exited with code 0.
 
     Only if each process that torchrun stopped is in the list: a rank may also exit with code 0 on SIGTERM. The list
-    by itself does not show which ones torchrun stopped: that stands above it, with the first failure.
+    by itself does not show which ones torchrun stopped: that stands above it, in the same log.
     """
-    reporting = {event.row["source"] for event in events if event.details.get("event") in ("failed", "stopped")}
+    reporting = {event.row["source"] for event in events if event.kind != "failure_summary"}
     listed = [event for event in events if event.kind == "failure_summary" and event.ranks]
     if not any(event.row["source"] in reporting for event in listed):
         return None

@@ -15,7 +15,6 @@ from typing import Any
 from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS
 from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S, is_beyond_zones
 from ddx_tools.analysis.ranks.job_time import in_nearest_year
-from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
 from ddx_tools.probes.job_log.log_facts import LogFacts
 
@@ -88,18 +87,6 @@ def began_s(row: Mapping[str, Any], about_s: float) -> float | None:
         moment = _undated_moment(row, details, about_s)
         time_s = moment.time_s if moment else None
     return None if time_s is None else float(time_s) - _waited_s(details)
-
-
-def mark_before_the_last_attempt(rows: Rows, paths: Mapping[str, str]) -> None:
-    """Mark failures in torchrun's folders of earlier attempts (`attempt_0/2/stderr.log`), if the last one failed, too.
-
-    `paths`: the file of each source.
-    """
-    attempts = {source: file_identity(path).attempt for source, path in paths.items()}
-    failed = [row for row in rows if row["kind"] in _FAILURES and attempts.get(row["source"]) is not None]
-    last = max((attempts[row["source"]] or 0 for row in failed), default=0)
-    for row in failed:
-        row["superseded"] |= (attempts[row["source"]] or 0) < last
 
 
 def mark_before_waits(rows: Iterable[dict[str, Any]], about_s: float) -> None:

@@ -26,7 +26,6 @@ from ddx_tools.probes.job_log.log_attempts import (
     Rows,
     began_s,
     mark_before_reports,
-    mark_before_the_last_attempt,
     mark_before_waits,
     mark_outlived,
 )
@@ -95,7 +94,6 @@ def mark_other_runs(events: list[dict[str, Any]], paths: Mapping[str, str], fact
         mark_before_reports(rows, about_s)
         mark_outlived(rows, facts.get(source, LogFacts()), words.outside(source), about_s, on_one_host=on_one_host)
     events[:] = [row for row in events if row["source"] not in others]
-    mark_before_the_last_attempt(events, paths)
     mark_before_waits(events, about_s)
     problems = [f"{path}: {_EARLIER}" for path in sorted(paths[source] for source in earlier)]
     problems += sorted(f"{paths[source]}: {why}" for source, why in others.items())

@@ -39,8 +39,6 @@ _POLLING_S = 0.1
 _OFTEN = 4
 _SHARE = 0.75
 """The same rank must be last in this share of the collectives in which some rank is clearly last."""
-_REGULARLY = 0.5
-"""And in this share of all that are compared: a rank that only writes the checkpoints is late in fewer."""
 _COSTS = 0.05
 """Waiting for it must take this share of the collectives' total time. An occasional checkpoint costs less."""
 
@@ -84,8 +82,7 @@ def late_ranks(records: Records) -> list[Late]:
         lost = [float(row["late_s"]) for row in clear if row["rank"] == rank]
         calls = [int(row["called_ns"]) for row in rows]
         took_s = (max(calls) - min(calls)) / 1e9
-        often = count >= max(_OFTEN, _SHARE * len(clear), _REGULARLY * len(rows))
-        if often and sum(lost) >= _COSTS * took_s:
+        if count >= max(_OFTEN, _SHARE * len(clear)) and sum(lost) >= _COSTS * took_s:
             found[group_id] = Late(rank, group, len(rows), count, len(clear) - count, median(lost), by_calls)
     return [late for late in found.values() if not _is_victim(late.rank, found.values())]
 

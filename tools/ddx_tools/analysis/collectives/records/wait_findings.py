@@ -92,7 +92,7 @@ def _waited_for(records: Records, graph: SolvedWaits[Recorded], moving: bool) ->
             chain=list(graph.sentences),
             sole=len(by_state) == 1,
             tie=graph.tie,
-            unmatched=state == "circle" and graph.told_by == "pairing",
+            unmatched=state == "circle" and graph.told_by in ("pairing", "path"),
             circle_of_p2p=state == "circle" and _is_of_transfers(graph),
             p2p=any(hold.transfer is not None for hold in direct),
             simultaneous="unknown" if undated else "yes",
