@@ -103,7 +103,10 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
     if len(odd := _misdirected(circle, holds) & circle) == 1:
         return odd, "pairing"
     # A rank that waits for a transfer which a peer left out is absent, too, where all others are.
-    if any(hold.transfer is not None for hold in inside) and (odd := off_path(records) & circle):
+    # Where all send first, each of them is in the way of the others, whoever changed its program.
+    transfers = [hold.transfer for hold in inside if hold.transfer is not None]
+    all_send = len(transfers) == len(inside) and all(each.rank == each.source for each in transfers)
+    if transfers and not all_send and (odd := off_path(records) & circle):
         return odd, "path"
     absent = {frozenset((*hold.blockers, *hold.unknown)) for hold in inside if hold.transfer is None}
     fitting = [few for few in absent if few <= circle and _are_odd(few, circle, inside)]
@@ -113,10 +116,8 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
         return _without_held(set(smallest[0]), inside), "absence"
     if odd := odd_by_rounds(records, inside) or odd_by_siblings(records, inside) & circle:
         return odd, "pairing"
-    if odd := odd_by_order(records, inside) & circle:
-        return odd, "order"
-    odd = off_path(records) & circle
-    return odd, "path" if odd else "nothing"
+    odd = odd_by_order(records, inside) & circle
+    return odd, "order" if odd else "nothing"
 
 
 def _without_held(few: set[int], holds: Sequence[Recorded]) -> set[int]:
