@@ -293,6 +293,18 @@ def test_an_error_of_another_process_on_another_gpu_is_not_the_ranks(tmp_path: P
     assert diagnosis.culprits.ranks == [3]
 
 
+def test_an_error_on_the_gpu_of_another_rank_does_not_explain_this_one(tmp_path: Path) -> None:
+    diagnosis = written(tmp_path, job=NCCL + FAULT, kernel=STRANGE)
+    assert diagnosis.verdict is not Verdict.DIAGNOSED and diagnosis.culprits.ranks == []
+
+
+def test_an_error_on_the_ranks_own_gpu_does(tmp_path: Path) -> None:
+    own = KERNEL.format(day="28 13:07:42", bus="9b", xid=13, pid=61003, words="Graphics SM Warp Exception")
+    diagnosis = written(tmp_path, job=NCCL + FAULT, kernel=own)
+    assert (diagnosis.verdict, causes(diagnosis)[0]) == (Verdict.DIAGNOSED, "gpu-kernel-fault")
+    assert diagnosis.culprits.ranks == [3]
+
+
 PODS = """\
 Name:         worker-1
 Namespace:    train

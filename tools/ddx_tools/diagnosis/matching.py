@@ -184,7 +184,7 @@ def _joined(clause: Clause, candidates: list[list[Finding]], culprits: Set[int])
 
 
 def _of_one_rank(candidates: list[list[Finding]]) -> list[list[Finding]]:
-    """The candidates without those that name other ranks than all conditions have a finding about."""
+    """Drop the findings that name ranks, if a condition whose findings all name ranks names none of these."""
     named = [set().union(*(f.ranks for f in found)) for found in candidates if all(f.ranks for f in found)]
     if len(named) < 2:
         return candidates

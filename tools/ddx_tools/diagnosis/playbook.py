@@ -100,7 +100,9 @@ class Clause(Page):
 
     all: list[Condition] = Field(min_length=1)
     same: Literal["rank", "named_rank", "group", "host", "culprit"] | None = Field(
-        None, description="What the findings share; `culprit`: each is about one of the cause's culprits."
+        None,
+        description="What the findings share; `named_rank`: a rank, those of them that name any; `culprit`: each is "
+        "about one of the cause's culprits.",
     )
     strength: Strength = Strength.STRONG
     says: str = ""

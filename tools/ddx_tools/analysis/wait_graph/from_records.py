@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ddx_tools.analysis.collectives.records.analyse import group_mismatches, root_mismatches
-from ddx_tools.analysis.collectives.records.call_order import off_path
 from ddx_tools.analysis.collectives.records.comparable import hides_disagreement
 from ddx_tools.analysis.collectives.records.exchanges import exchange_mismatches
 from ddx_tools.analysis.collectives.records.recorded_graph import odd_of_circle
@@ -70,7 +69,7 @@ def add_records(graph: WaitGraph, store: Store) -> None:
             graph.unreported.add(rank)
     graph.mismatches += _mismatches(found, holds, graph)
     if any(hold.transfer is not None for hold in holds):
-        graph.off_path |= off_path(found.records)
+        graph.off_path |= found.records.off_path
 
 
 def _unread(store: Store) -> set[int]:

@@ -77,7 +77,7 @@ def _judge_end(case: EndReports, kind: str, what: Any, all_ends: list[EndReports
         case.independent, case.reason = (False, "its watchdog ended it") if spoke else (None, "a watchdog acted")
     elif code == -6 and kind == "signal" and _only_reported(case, events):
         # The watchdog of torch aborts a rank for what its peers did, too. Only the rank's own output shows that.
-        case.independent, case.reason = None, "its own output is not here"
+        case.independent, case.reason = None, "none of its own output was given"
 
 
 def _only_reported(case: EndReports, events: list[LogEvent]) -> bool:

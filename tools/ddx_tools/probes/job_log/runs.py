@@ -129,10 +129,8 @@ class LastWords:
         """A function that returns the time of a rank's last words in logs other than this one."""
 
         def last(rank: int | None) -> float | None:
-            return next(
-                (time_s for time_s, other in self._latest.get(-1 if rank is None else rank, ()) if other != source),
-                None,
-            )
+            latest = () if rank is None else self._latest.get(rank, ())
+            return next((time_s for time_s, other in latest if other != source), None)
 
         return last
 

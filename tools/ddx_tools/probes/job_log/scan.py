@@ -11,7 +11,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -294,8 +294,12 @@ class JobLog:
 def _with_time(details: str) -> str:
     """A row's details with the time of its line, if that has no year: then in seconds of an arbitrary one."""
     known = json.loads(details)
-    in_year_s = seconds_without_year(str(known.get("quote", ""))[:200])
+    in_year_s = _in_year_s(known)
     return details if in_year_s is None else json.dumps({**known, "in_year_s": in_year_s}, ensure_ascii=False)
+
+
+def _in_year_s(details: Mapping[str, Any]) -> float | None:
+    return seconds_without_year(str(details.get("quote", ""))[:200])
 
 
 def _with_number(first: LogLine, number: int, raw: str) -> LogLine:
@@ -357,9 +361,10 @@ def last_start(starts: Sequence[NewStart], failures: Sequence[Row]) -> int | Non
     first_failure = min((row["source_line"] for row in failures), default=None)
     programs: set[str] = set()
     last = None
+    failed = _times_in_year(failures) if any(start.launcher is not None for start in starts) else []
     for start in starts:
         if start.launcher is not None:
-            if _began_after_failure(start, failures):
+            if _began_after_failure(start, failed):
                 last = start.line
             continue
         if start.program is None:
@@ -372,9 +377,13 @@ def last_start(starts: Sequence[NewStart], failures: Sequence[Row]) -> int | Non
     return last
 
 
-def _began_after_failure(start: NewStart, failures: Sequence[Row]) -> bool:
+def _began_after_failure(start: NewStart, failed: Sequence[tuple[int, float]]) -> bool:
     """Whether a start is below a failure and later: in logs of several hosts one after the other, it is earlier."""
-    above = (row for row in failures if row["source_line"] < start.line)
-    failed = [seconds_without_year(str(json.loads(row["details"]).get("quote", ""))[:200]) for row in above]
-    known = [time_s for time_s in failed if time_s is not None]
-    return bool(known) and start.in_year_s is not None and start.in_year_s > max(known)
+    above = [in_year_s for line, in_year_s in failed if line < start.line]
+    return bool(above) and start.in_year_s is not None and start.in_year_s > max(above)
+
+
+def _times_in_year(failures: Sequence[Row]) -> list[tuple[int, float]]:
+    """The lines of failures with a time but no year, and that time."""
+    found = ((row["source_line"], _in_year_s(json.loads(row["details"]))) for row in failures)
+    return [(line, in_year_s) for line, in_year_s in found if in_year_s is not None]

@@ -7,7 +7,7 @@ another peer, makes a pair of calls that is found nowhere else, neither in its o
 
 from __future__ import annotations
 
-from ddx_tools.analysis.collectives.records.records import Records
+from ddx_tools.evidence.store import Store
 
 _RECENT = 200
 """How many calls before the first unfinished one are examined: about a step of a pipeline, which calls ahead. Of a
@@ -15,19 +15,16 @@ batch, only the closing entry finishes."""
 _SHAPES = ("input_sizes", "input_dtypes", "output_sizes")
 
 
-def off_path(records: Records) -> set[int]:
+def off_path(store: Store) -> frozenset[int]:
     """The only rank with a recent pair of calls that occurs once in all records; empty if none or several have one.
 
-    The calls are compared first by operation, group and peer, then with their sizes and types. Nothing is said where
-    ranks have no record: what is found once here may be usual there.
+    The calls are compared first by operation, group and peer, then with their sizes and types.
     """
-    if records.absent or records.only_active:
-        return set()
     for columns in ((), _SHAPES):
-        found = {row["rank"] for row in records.query(_ODD_PAIRS.format("".join(f", k.{name}" for name in columns)))}
-        if found:
-            return found if len(found) == 1 else set()
-    return set()
+        rows = store.query(_ODD_PAIRS.format("".join(f", k.{name}" for name in columns)))
+        if found := frozenset(row["rank"] for row in rows):
+            return found if len(found) == 1 else frozenset()
+    return frozenset()
 
 
 # The kind of a group: its description or, without one, its size (as in quotes.kind_of).

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence, Set
 from itertools import pairwise
 
 from ddx_tools.analysis.collectives.findings import State
-from ddx_tools.analysis.collectives.records.call_order import off_path
 from ddx_tools.analysis.collectives.records.comparable import hides_disagreement
 from ddx_tools.analysis.collectives.records.device_positions import Fronts
 from ddx_tools.analysis.collectives.records.quotes import kind_of
@@ -106,7 +105,7 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
     # Where all send first, each of them is in the way of the others, whoever changed its program.
     transfers = [hold.transfer for hold in inside if hold.transfer is not None]
     all_send = len(transfers) == len(inside) and all(each.rank == each.source for each in transfers)
-    if transfers and not all_send and (odd := off_path(records) & circle):
+    if transfers and not all_send and (odd := {*records.off_path} & circle):
         return odd, "path"
     absent = {frozenset((*hold.blockers, *hold.unknown)) for hold in inside if hold.transfer is None}
     fitting = [few for few in absent if few <= circle and _are_odd(few, circle, inside)]

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from ddx_tools.analysis.collectives.records import selection
+from ddx_tools.analysis.collectives.records.call_order import off_path
 from ddx_tools.analysis.collectives.records.clocks import clock_offsets
 from ddx_tools.analysis.collectives.records.comparable import Rules, completes_together
 from ddx_tools.analysis.collectives.records.entry_words import entry_words
@@ -201,6 +202,12 @@ class Records:
         """Ranks of the job or of a group that left no record."""
         members = (group.members or () for group in self.groups.values())
         return frozenset(range(self.world_size or 0)).union(*members) - self.ranks.keys()
+
+    @cached_property
+    def off_path(self) -> frozenset[int]:
+        """The rank that left the program's path (see `off_path`). What is found once here may be usual on ranks without
+        a record, or in entries that were left out: then nothing is said."""
+        return frozenset() if self.absent or self.only_active else off_path(self.store)
 
     def transfers(self, *, only_active: bool = False) -> Transfers:
         """Unfinished sends and receives; see `pending_transfers`."""
