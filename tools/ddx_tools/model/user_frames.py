@@ -20,9 +20,16 @@ _PACKAGE_ROOT = re.compile(
 
 # py-spy's text dumps shorten library paths to their package root; these packages are never the user's program.
 _LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {
-    "accelerate", "datasets", "deepspeed", "diffusers", "lightning", "megatron", "numpy", "pandas", "peft", "pyarrow",
-    "pytorch_lightning", "ray", "tokenizers", "torch", "torchdata", "torchtitan", "transformers", "triton", "trl",
-    "vllm", "wandb",
+    "accelerate", "aiohttp", "anthropic", "anyio", "apex", "av", "azure", "bitsandbytes", "boto3", "botocore",
+    "cloudpickle", "cv2", "datasets", "decord", "deepspeed", "diffusers", "dill", "einops", "evaluate", "fairscale",
+    "fastapi", "filelock", "flash_attn", "fsspec", "gcsfs", "grpc", "h11", "h5py", "httpcore", "httpx",
+    "huggingface_hub", "hydra", "joblib", "kornia", "lightning", "lightning_fabric", "lmdb", "megatron", "mlflow",
+    "msgpack", "multiprocess", "nltk", "numpy", "omegaconf", "openai", "pandas", "paramiko", "peft", "PIL", "psutil",
+    "psycopg2", "pyarrow", "pymongo", "pytorch_lightning", "ray", "redis", "requests", "s3fs", "s3transfer",
+    "safetensors", "scipy", "sentencepiece", "sglang", "sklearn", "smart_open", "sqlalchemy", "starlette",
+    "tensorboard", "tensorboardX", "tiktoken", "timm", "tokenizers", "torch", "torchaudio", "torchdata", "torchtitan",
+    "torchvision", "tqdm", "transformer_engine", "transformers", "triton", "trl", "urllib3", "uvicorn", "uvloop",
+    "vllm", "wandb", "webdataset", "xformers", "yaml", "zarr", "zmq",
 }  # fmt: skip
 
 

@@ -52,7 +52,7 @@ _LOCAL_RANK_ABOVE = re.compile(r"\blocal[-_ ]?rank[-_ :=#]{0,3}(\d{1,7})\b", re.
 _RANK_OPTION = re.compile(
     r"(?:^|\s)(?:--(?:global[-_])?rank[= ]|[#(] ?(?:global )?rank[ =:#]{0,3})(\d{1,7})(?=\s|[),;]|$)"
 )
-_LOCAL_RANK_OPTION = re.compile(r"(?:^|\s)--local[-_]rank[= ](\d{1,7})(?=\s|$)")
+LOCAL_RANK_OPTION = re.compile(r"(?:^|\s)--local[-_]rank[= ](\d{1,7})(?=\s|$)")
 _LINES_ABOVE = 3
 _PROCESSES_LIMIT, _THREADS_LIMIT, _FRAMES_LIMIT = 4_000, 2_000, 1_000
 
@@ -84,13 +84,10 @@ def parts_by_rank(text: str) -> list[tuple[int | None, str]]:
     return [(rank, part) for (_, rank), part in zip(starts, cut, strict=True)]
 
 
-def local_rank_of(text: str) -> tuple[int, int] | None:
-    """The pid and the local rank of the first process with a command line such as `train.py --local-rank=2`."""
-    for line in text.splitlines():
-        process = _PROCESS.match(line.rstrip())
-        if process and process[1] and (given := _LOCAL_RANK_OPTION.search(process[3])):
-            return int(process[1]), int(given[1])
-    return None
+def commands_of(text: str) -> dict[int, str]:
+    """The command lines of the dumped processes by pid, as py-spy prints them."""
+    found = (_PROCESS.match(line.rstrip()) for line in text.splitlines() if line.startswith("Process "))
+    return {int(process[1]): process[3].strip() for process in found if process and process[1]}
 
 
 def _ranks_told(lines: list[str], rank_above: re.Pattern[str]) -> list[tuple[int, int]]:

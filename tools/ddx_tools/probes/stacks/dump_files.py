@@ -19,8 +19,9 @@ from ddx_tools.model.files.names import as_folders
 from ddx_tools.model.files.rank_names import rank_of_name
 from ddx_tools.parsers.launch.process_table import ProcessFacts, parse_process_text
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
-from ddx_tools.parsers.python.pyspy_text import local_rank_of, parse_pyspy_text, parts_by_rank
+from ddx_tools.parsers.python.pyspy_text import commands_of, parse_pyspy_text, parts_by_rank
 from ddx_tools.parsers.python.pystack_text import is_pystack, parse_pystack, pystack_by_rank
+from ddx_tools.probes.stacks.dump_ranks import DumpRanks, find_ranks
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, Reply, ask_together
 from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, TextKind
@@ -61,14 +62,14 @@ def read_dump(data: bytes) -> list[ThreadStack]:
 def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     """Add the dumps among the given files and directories to `raw`; ignore other files.
 
-    The rank comes from the file name (`rank3.txt`), from the words above each of several pasted dumps (`rank 3:`), or
-    from the command line. Several dumps of one process are samples, in file order. Their times are unknown, so waits
-    have no length.
+    The rank comes from the file name (`rank3.txt`), from the words above each of several pasted dumps (`rank 3:`), from
+    the command line, or from other files (see `find_ranks`). Several dumps of one process are samples, in file order.
+    Their times are unknown, so waits have no length.
     """
     taken = intake_of(host, paths)
-    by_local_rank = _ranks_on_one_host(taken)
-    if by_local_rank:
-        raw.searched.append("ranks of stack dumps: from --local-rank, as on the only host of a job")
+    found = _found_ranks(taken)
+    if found.by_pid:
+        raw.searched.append(f"ranks of stack dumps: {found.how}")
     looks: Looks = Counter()
     kernel: dict[int, ProcessFacts] = {}
     sources: dict[int, str] = {}
@@ -77,8 +78,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
         kernel |= {pid: seen.over(kernel.get(pid)) for pid, seen in facts.items()}
         sources |= dict.fromkeys(facts, text.source)
         if TextKind.STACKS in text.kinds:
-            named = by_local_rank.get(text.source, rank_of_name(text.name))
-            _add(raw, text, named, taken.beginning(text, STACK_BYTES), looks)
+            _add(raw, text, taken.beginning(text, STACK_BYTES), looks, rank_of_name(text.name), found.by_pid)
     _read_cores(host, raw, taken.of(FileKind.CORE), looks)
     for item in list(raw.of(STACK)):
         if seen := kernel.get(item.facts["pid"]):
@@ -86,22 +86,19 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     raw.searched.append(f"{len(taken.materials)} files: {len(raw.of(STACK))} stack dumps")
 
 
-def _ranks_on_one_host(taken: Intake) -> dict[str, int]:
-    """The ranks of dumps by source, by `--local-rank` in their command lines, if no file says a rank otherwise.
-
-    Local ranks that differ between all processes are taken to be the ranks of a job on one host.
-    """
-    found: dict[str, tuple[int, int]] = {}
+def _found_ranks(taken: Intake) -> DumpRanks:
+    """The ranks of dumped processes that neither their file's name nor words above their dump state."""
+    commands: dict[int, str] = {}
+    some_stated = False
     for text in taken.of(TextKind.STACKS):
-        decoded = taken.beginning(text, STACK_BYTES).decode("utf-8", "replace")
-        given = local_rank_of(decoded)
-        others = [rank_of_name(text.name), *(rank for rank, _ in parts_by_rank(decoded))]
-        if given is None or any(rank is not None for rank in others):
-            return {}
-        found[text.source] = given
-    pids, ranks = ({each[place] for each in found.values()} for place in (0, 1))
-    one_to_one = len(pids) == len(ranks) == len({*found.values()}) > 1
-    return {source: rank for source, (_, rank) in found.items()} if one_to_one else {}
+        data = taken.beginning(text, STACK_BYTES)
+        decoded = data.decode("utf-8", "replace")
+        ranks = {rank_of_name(text.name), *(rank for rank, _ in parts_by_rank(decoded))} - {None}
+        some_stated |= bool(ranks)
+        if not ranks and (own := commands_of(decoded)):
+            workers = {thread.pid for thread in read_dump(data) if is_worker(thread)}
+            commands |= {pid: command for pid, command in own.items() if pid not in workers}
+    return find_ranks(taken, commands, some_stated=some_stated)
 
 
 def _read_cores(host: Host, raw: Raw, cores: Sequence[Material], dumps: Looks) -> None:
@@ -113,7 +110,7 @@ def _read_cores(host: Host, raw: Raw, cores: Sequence[Material], dumps: Looks) -
     for core, reply in ask_together(read, cores[:_MOST_CORES], _CORES_AT_ONCE):
         if isinstance(reply, Reply):
             core.source = core.path if host.name == UNKNOWN_HOST else reply.source or core.path
-            _add(raw, core, _rank_of_core(core.name), reply.data, dumps)
+            _add(raw, core, reply.data, dumps, _rank_of_core(core.name), {})
         else:
             raw.failed(core.path, reply, _CORE_UNREAD)
     if len(cores) > _MOST_CORES:
@@ -128,11 +125,11 @@ def _rank_of_core(name: str) -> int | None:
     return rank_of_name(name if "rank" in file else f"{folder}/core")
 
 
-def _add(raw: Raw, text: Material, named: int | None, data: bytes, looks: Looks) -> None:
+def _add(raw: Raw, text: Material, data: bytes, looks: Looks, named: int | None, by_pid: Mapping[int, int]) -> None:
     """Add the processes of one file: ranks, each with its data-loader workers, and dead ones.
 
-    `named`: the rank in the file's name. `above`: how many lines precede a dump in a file with several ranks; only
-    these lines say whose dump it is.
+    `named`: the rank in the file's name. `by_pid`: ranks of processes without any. `above`: how many lines precede a
+    dump in a file with several ranks; only these lines say whose dump it is.
     """
     if data.lstrip()[:1] == b"[":
         parts = [(named, data)]
@@ -151,6 +148,11 @@ def _add(raw: Raw, text: Material, named: int | None, data: bytes, looks: Looks)
         threads = read_dump(part)
         workers = {thread.pid for thread in threads if is_worker(thread)}
         mains = {thread.pid for thread in threads} - workers
+        if rank is None and (known := {pid: by_pid[pid] for pid in mains if pid in by_pid}):
+            own = next(iter(known.values())) if len(known) == len(mains) == 1 else None
+            for pid in sorted({*known, *(workers if own is not None else ())}):
+                _add_process(raw, text, part, pid, known.get(pid, own), looks, is_worker=pid in workers, above=above)
+            continue
         if rank is None or len(mains - {0}) > 1:
             many = len(mains) > 1
             raw.problems.append(
@@ -159,10 +161,24 @@ def _add(raw: Raw, text: Material, named: int | None, data: bytes, looks: Looks)
             )
             continue
         for pid in sorted(mains | workers):
-            looks[rank, pid] += 1
-            role = "dataloader_worker" if pid in workers else "rank"
-            facts = {"pid": pid, "rank": rank, "role": role, "look": looks[rank, pid], "taken_s": None, "above": above}
-            raw.items.append(RawItem(STACK, part, text.source, facts))
+            _add_process(raw, text, part, pid, rank, looks, is_worker=pid in workers, above=above)
+
+
+def _add_process(
+    raw: Raw,
+    text: Material,
+    part: bytes,
+    pid: int,
+    rank: int | None,
+    looks: Looks,
+    *,
+    is_worker: bool,
+    above: int | None,
+) -> None:
+    looks[rank, pid] += 1
+    role = "dataloader_worker" if is_worker else "rank"
+    facts = {"pid": pid, "rank": rank, "role": role, "look": looks[rank, pid], "taken_s": None, "above": above}
+    raw.items.append(RawItem(STACK, part, text.source, facts))
 
 
 def _add_dead(raw: Raw, text: Material, rank: int | None, part: bytes, above: int, dumps: Looks) -> bool:
