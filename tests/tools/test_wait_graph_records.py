@@ -71,6 +71,9 @@ def ranks_of(said: Diagnosis) -> list[int]:
         ("two-gone", [13, 14]),
         ("healthy-late-once", []),
         ("slow-by-turns", []),
+        ("two-orders", [1, 2, 4, 6]),
+        ("barrier-for-a-moment", []),
+        ("checkpoint-writer", []),
     ],
 )
 def test_jobs_of_a_second_generator_lead_to_their_ranks(name: str, ranks: list[int], unpacked: Unpack) -> None:

@@ -1,4 +1,4 @@
-"""The rank that makes two calls in a row which no rank makes in a row anywhere else: there it left the program's path.
+"""Ranks that make two calls in a row which no other rank makes in a row anywhere: there they left the program's path.
 
 A program repeats its steps, on every rank with the same role. Sends and receives name their peer by its place in the
 group, so ranks with the same place in other groups make the same calls. A rank that skips a transfer, or addresses
@@ -21,29 +21,48 @@ def off_path(store: Store) -> frozenset[int]:
     The calls are compared first by operation, group and peer, then with their sizes and types.
     """
     for columns in ((), _SHAPES):
-        rows = store.query(_ODD_PAIRS.format("".join(f", k.{name}" for name in columns)))
-        if found := frozenset(row["rank"] for row in rows):
-            return found if len(found) == 1 else frozenset()
+        if found := {rank for ranks in _odd_pairs(store, columns) if len(ranks) == 1 for rank in ranks}:
+            return frozenset(found) if len(found) == 1 else frozenset()
     return frozenset()
 
 
-# The kind of a group: its description or, without one, its size (as in quotes.kind_of).
+def off_path_together(store: Store) -> frozenset[int]:
+    """The ranks that each once called something in a group of all ranks after what no other rank ever called it after.
+
+    Empty if there is no such call, or if different ranks have one: then each side may have left the path.
+    """
+    everybody = store.query("SELECT count(DISTINCT rank) AS ranks FROM recorded_numbers")[0]["ranks"]
+    for columns in ((), _SHAPES):
+        if found := {ranks for ranks in _odd_pairs(store, columns, "AND of_all") if len(ranks) < everybody}:
+            return next(iter(found)) if len(found) == 1 else frozenset()
+    return frozenset()
+
+
+def _odd_pairs(store: Store, columns: tuple[str, ...], condition: str = "") -> list[frozenset[int]]:
+    """The ranks of each recent pair of calls that whoever made it made once."""
+    rows = store.query(_ODD_PAIRS.format("".join(f", k.{name}" for name in columns), condition))
+    return [frozenset(row["ranks"]) for row in rows]
+
+
+# The kind of a group: its description or, without one, its size (as in quotes.kind_of). A group of all ranks is itself.
 _ODD_PAIRS = f"""
 WITH kinds AS (
-    SELECT group_id, CASE WHEN description NOT IN ('', 'undefined') THEN description
+    SELECT group_id, len(members) = max(len(members)) OVER () AS of_all,
+        CASE WHEN of_all THEN CAST(group_id AS VARCHAR) WHEN description NOT IN ('', 'undefined') THEN description
         ELSE CAST(len(members) AS VARCHAR) END AS kind FROM fr_groups
 ), calls AS (
-    SELECT n.rank, n.done OR coalesce(b.done, false) AS done, hash(kind, k.op, k.peer{{}}) AS called,
+    SELECT n.rank, of_all, n.done OR coalesce(b.done, false) AS done, hash(kind, k.op, k.peer{{}}) AS called,
         row_number() OVER (PARTITION BY n.rank ORDER BY n.record_id) AS place
     FROM recorded_numbers n JOIN fr_calls k USING (call) JOIN kinds USING (group_id)
         LEFT JOIN batches b USING (rank, group_id, seq, p2p_seq)
 ), pairs AS (
-    SELECT rank, place, called, lag(called) OVER (PARTITION BY rank ORDER BY place) AS before FROM calls
+    SELECT rank, place, of_all, called, lag(called) OVER (PARTITION BY rank ORDER BY place) AS before FROM calls
 ), fronts AS (
     SELECT rank, coalesce(min(place) FILTER (NOT done), max(place) + 1) AS front FROM calls GROUP BY rank
 ), once AS (
-    SELECT any_value(rank) AS rank, max(place) AS place FROM pairs WHERE before IS NOT NULL
-    GROUP BY before, called HAVING count(*) = 1
+    SELECT before, called, list(DISTINCT rank ORDER BY rank) AS ranks, bool_and(place >= front - {_RECENT}) AS recent
+    FROM pairs JOIN fronts USING (rank) WHERE before IS NOT NULL {{}}
+    GROUP BY before, called HAVING count(*) = count(DISTINCT rank)
 )
-SELECT DISTINCT rank FROM once JOIN fronts USING (rank) WHERE place >= front - {_RECENT} ORDER BY rank
+SELECT ranks FROM once WHERE recent ORDER BY ranks
 """

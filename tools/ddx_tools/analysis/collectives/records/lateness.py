@@ -11,15 +11,19 @@ A rank that was late once is last in all collectives that its peers had called b
 program calls ahead, up to its next wait for the GPU. These are one delay. A collective shows a new one only if most
 members called it after those before it had ended.
 
+A rank that is late only to barriers, of which the job has few, writes checkpoints or evaluates: its peers wait for it
+on purpose.
+
 Members of a pipeline group do different work per stage, and some stage is always last: they are not compared.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace
@@ -37,6 +41,8 @@ _UNSEEN = 0.25
 _POLLING_S = 0.1
 """A watchdog notices an end up to this much later than the program."""
 _OFTEN = 4
+_FEW, _USUAL_HOST = 2, 8
+"""More late ranks than this are slow for a common reason, on one host of this many ranks, or late by turns."""
 _SHARE = 0.75
 """The same rank must be last in this share of the collectives in which some rank is clearly last."""
 _COSTS = 0.05
@@ -82,9 +88,17 @@ def late_ranks(records: Records) -> list[Late]:
         lost = [float(row["late_s"]) for row in clear if row["rank"] == rank]
         calls = [int(row["called_ns"]) for row in rows]
         took_s = (max(calls) - min(calls)) / 1e9
+        if _waited_for_on_purpose(rows, [row for row in clear if row["rank"] == rank]):
+            continue
         if count >= max(_OFTEN, _SHARE * len(clear)) and sum(lost) >= _COSTS * took_s:
             found[group_id] = Late(rank, group, len(rows), count, len(clear) - count, median(lost), by_calls)
     return [late for late in found.values() if not _is_victim(late.rank, found.values())]
+
+
+def _waited_for_on_purpose(rows: Sequence[Mapping[str, Any]], late: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a rank is late to barriers only, which most steps do without: there its peers wait for a checkpoint."""
+    barriers = sum(row["is_barrier"] for row in rows)
+    return all(row["is_barrier"] for row in late) and 2 * barriers < len(rows)
 
 
 def _is_victim(rank: int, found: Iterable[Late]) -> bool:
@@ -109,7 +123,7 @@ WITH one_clock AS (
 ), calls AS (
     SELECT n.group_id, n.seq, n.rank, n.created_ns, n.completed_ns,
         n.done AND (r.together OR r.exchange) AS counts,
-        k.backend = 'gloo' AS blocks, same_host,
+        k.backend = 'gloo' AS blocks, k.op LIKE '%barrier%' AS is_barrier, same_host,
         max(n.created_ns) OVER (PARTITION BY n.group_id, n.seq) AS last_call_ns,
         lead(n.created_ns) OVER (PARTITION BY n.rank ORDER BY n.record_id) AS next_call_ns
     FROM recorded_numbers n JOIN rules r USING (call) JOIN fr_calls k USING (call) JOIN one_clock USING (group_id)
@@ -119,7 +133,7 @@ WITH one_clock AS (
     UNION ALL
     SELECT *, true AS by_calls, last_call_ns AS ended_ns FROM calls WHERE blocks AND same_host
 ), inside AS (
-    SELECT by_calls, group_id, seq, rank, created_ns, (ended_ns - created_ns) / 1e9 AS inside_s,
+    SELECT by_calls, group_id, seq, rank, is_barrier, created_ns, (ended_ns - created_ns) / 1e9 AS inside_s,
         coalesce(created_ns + {_POLLING_S * 1e9:.0f} >= max(ended_ns) OVER (
             PARTITION BY by_calls, group_id, rank ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ), true) AS fresh
@@ -127,7 +141,7 @@ WITH one_clock AS (
     WHERE counts AND ended_ns >= created_ns AND seq > last - {_COLLECTIVES}
 )
 SELECT by_calls, group_id, seq, arg_min(rank, inside_s) AS rank, min(inside_s, 2)[2] - min(inside_s) AS late_s,
-    max(created_ns) AS called_ns, 2 * count(*) FILTER (fresh) > count(*) AS fresh
+    max(created_ns) AS called_ns, bool_or(is_barrier) AS is_barrier, 2 * count(*) FILTER (fresh) > count(*) AS fresh
 FROM inside GROUP BY by_calls, group_id, seq HAVING count(*) > 1
 """
 
@@ -138,6 +152,8 @@ def arrives_late(records: Records) -> list[Finding]:
     for late in late_ranks(records):
         if late.rank not in best or late.last > best[late.rank].last:
             best[late.rank] = late
+    if len(best) > _FEW and len({rank // _USUAL_HOST for rank in best}) > 1:
+        return []  # Somebody is last in every group: that is no rank's fault.
     return [_finding(records, late) for late in best.values()]
 
 

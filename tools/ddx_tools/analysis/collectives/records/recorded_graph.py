@@ -115,8 +115,10 @@ def odd_of_circle(records: Records, circle: Set[int], holds: Sequence[Recorded])
         return _without_held(set(smallest[0]), inside), "absence"
     if odd := odd_by_rounds(records, inside) or odd_by_siblings(records, inside) & circle:
         return odd, "pairing"
-    odd = odd_by_order(records, inside) & circle
-    return odd, "order" if odd else "nothing"
+    if odd := odd_by_order(records, inside) & circle:
+        return odd, "order"
+    odd = {*records.off_path_together} & circle if not transfers else set()
+    return odd, "path" if odd else "nothing"
 
 
 def _without_held(few: set[int], holds: Sequence[Recorded]) -> set[int]:

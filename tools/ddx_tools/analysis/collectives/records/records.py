@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from ddx_tools.analysis.collectives.records import selection
-from ddx_tools.analysis.collectives.records.call_order import off_path
+from ddx_tools.analysis.collectives.records.call_order import off_path, off_path_together
 from ddx_tools.analysis.collectives.records.clocks import clock_offsets
 from ddx_tools.analysis.collectives.records.comparable import Rules, completes_together
 from ddx_tools.analysis.collectives.records.entry_words import entry_words
@@ -208,6 +208,11 @@ class Records:
         """The rank that left the program's path (see `off_path`). What is found once here may be usual on ranks without
         a record, or in entries that were left out: then nothing is said."""
         return frozenset() if self.absent or self.only_active else off_path(self.store)
+
+    @cached_property
+    def off_path_together(self) -> frozenset[int]:
+        """The ranks that left the program's path in the same place (see `off_path_together`), likewise."""
+        return frozenset() if self.absent or self.only_active else off_path_together(self.store)
 
     def transfers(self, *, only_active: bool = False) -> Transfers:
         """Unfinished sends and receives; see `pending_transfers`."""

@@ -12,9 +12,10 @@ STANDING_S = 30.0
 """No wait in a moving job takes this long; used where no finished operation shows how long operations take."""
 
 
-def patience_for(longest_s: float, *, only_active: bool) -> float:
+def patience_for(longest_s: float, *, only_active: bool, live: bool) -> float:
     """Seconds that a rank may wait with nothing wrong, if the longest finished operation took `longest_s`.
 
-    Records of active work hold no finished operation.
+    Records of active work hold no finished operation. `live`: somebody asked why the job hangs; a file may be from any
+    moment of a job that does not.
     """
-    return STANDING_S if only_active else max(SETTLED_S, 2 * longest_s)
+    return STANDING_S if only_active else max(SETTLED_S if live else BRIEF_S, 2 * longest_s)
