@@ -11,7 +11,18 @@ from collections.abc import Iterable, Sequence
 from ddx_tools.diagnosis.checks import is_trouble, next_check
 from ddx_tools.diagnosis.matching import Match, fill, merged, title_of
 from ddx_tools.diagnosis.playbook import Playbooks, Strength
-from ddx_tools.diagnosis.ranking import WEIGHTS, Candidate, Circumstances, judge, matches, party, rank, something_else
+from ddx_tools.diagnosis.ranking import (
+    WEIGHTS,
+    Candidate,
+    Circumstances,
+    hosts_of_job,
+    is_untied_warning,
+    judge,
+    matches,
+    party,
+    rank,
+    something_else,
+)
 from ddx_tools.knowledge.facts import known_facts
 from ddx_tools.model.diagnosis import (
     CandidateCause,
@@ -37,11 +48,12 @@ NO_SYMPTOM = "No known symptom was recognised in this material; read its case fi
 
 def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequence[Missing] = ()) -> Diagnosis:
     """Judge findings by the playbooks. `missing`: what the probes could not examine; it lowers every probability."""
-    present = {s.id: m for s in playbooks.symptoms.values() if (m := matches(s.present, findings))}
+    present = {s.id: m for s in playbooks.symptoms.values() if (m := _telling(matches(s.present, findings), findings))}
     judged = [judge(cause, playbooks, findings) for cause in playbooks.causes.values()]
     all_is_well = [m for symptom in playbooks.symptoms.values() for m in matches(symptom.absent, findings)]
     for candidate in judged if not all_is_well else ():
-        if (shown := candidate.shown) and not set(candidate.cause.symptoms) & set(present):
+        shown = _telling(candidate.shown, findings)
+        if shown and not set(candidate.cause.symptoms) & set(present):
             present[candidate.cause.symptoms[0]] = shown
     candidates = [candidate for candidate in judged if set(candidate.cause.symptoms) & set(present)]
     stopped = {symptom: m for symptom, m in present.items() if not playbooks.symptoms[symptom].goes_on}
@@ -83,6 +95,14 @@ def diagnose(findings: Sequence[Finding], playbooks: Playbooks, missing: Sequenc
         ),
         missing=list(missing),
     )
+
+
+def _telling(found: list[Match], findings: Sequence[Finding]) -> list[Match]:
+    """The matches that show trouble of the job: while it makes steps, not the warnings that nothing ties to it."""
+    if not found or not any(finding.code == "job.progress" for finding in findings):
+        return found
+    hosts = hosts_of_job(findings)
+    return [match for match in found if not is_untied_warning(match, hosts)]
 
 
 def _narrowed(

@@ -119,6 +119,26 @@ class Candidate:
         return party(f for name in self.cause.culprits for f in merged(self.grounds, name))
 
 
+_OF_MACHINES = ("gpu", "host")
+"""First words of the codes of findings about machines."""
+
+
+def hosts_of_job(findings: Iterable[Finding]) -> set[str]:
+    """The hosts that what the job itself printed or recorded is from."""
+    return {host for f in findings if f.code.partition(".")[0] not in (*_OF_MACHINES, "network") for host in f.hosts}
+
+
+def is_untied_warning(match: Match, hosts: Set[str]) -> bool:
+    """Whether a clause rests only on warnings about parts of machines that no rank and no host of the job is known to
+    use. `hosts`: those of the job."""
+    return all(
+        f.severity is Severity.WARNING
+        and f.code.partition(".")[0] in _OF_MACHINES
+        and not (f.ranks or hosts & {*f.hosts})
+        for f in match.findings
+    )
+
+
 _TOLD = ("user", HANDED_IN)
 """The bases of reported and submitted findings, which never decide alone."""
 
