@@ -242,14 +242,18 @@ def test_an_end_before_the_ranks_last_words_is_of_another_attempt(tmp_path: Path
     assert (diagnosis.suspects != []) is ended
 
 
-@pytest.mark.parametrize(("local_rank", "ended"), [(2, False), (1, True)], ids=["it speaks on", "nobody hears of it"])
+@pytest.mark.parametrize(
+    ("local_rank", "last", "ended"),
+    [(2, "11:04:20", False), (1, "11:04:20", False), (1, "10:47:25", True)],
+    ids=["it speaks on", "its peer steps on", "nobody steps on"],
+)
 def test_on_one_host_a_local_rank_that_speaks_elsewhere_did_not_end(
-    tmp_path: Path, local_rank: int, ended: bool
+    tmp_path: Path, local_rank: int, last: str, ended: bool
 ) -> None:
     """A test on another host killed one of its ranks, a quarter of an hour before the training stopped."""
     killed = FAILED.format(at="10:47:19", pid=20001, worker=20117).replace("local_rank: 0", f"local_rank: {local_rank}")
     words = "".join(
-        f"2026-11-17 {at},002 INFO [rank2] step {step} loss 2.5\n" for step, at in enumerate(("10:40:00", "11:04:20"))
+        f"2026-11-17 {at},002 INFO [rank2] step {step} loss 2.5\n" for step, at in enumerate(("10:40:00", last))
     )
     diagnosis = written(tmp_path, chaos=killed, rank_2=words, host="hostname: p5-11\nworld_size=4 torch 2.9.1\n")
     assert ("rank-crashed" in causes(diagnosis)) is ended

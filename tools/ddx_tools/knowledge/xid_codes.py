@@ -25,6 +25,8 @@ class XidCode:
     """For NVLink errors 144 to 150: whether it is fatal; None if neither the line nor the catalog says so."""
 
 
+_NO_END = frozenset({63, 92, 156})
+"""Xids about memory after which the program goes on: a retired page, a corrected error."""
 BLAMELESS = frozenset({"consequence", "nonfatal", "unclear"})
 """Classes of Xids that by themselves explain nothing."""
 _UNKNOWN = XidCode("a code unknown to ddx", "unknown", "several", "restart_job")
@@ -43,6 +45,12 @@ def xid_codes() -> dict[int, XidCode]:
         code: XidCode(entry["meaning"], entry["class"], entry["blame"], entry["action"], entry.get("nvidia"))
         for code, entry in shipped("xid.yaml").items()
     }
+
+
+def ends_its_process(code: int) -> bool:
+    """Whether an Xid means that the process that used the GPU ended, or lost its context, at once."""
+    class_ = xid_codes().get(code, _UNKNOWN).class_
+    return class_ == "application" or (class_ == "memory" and code not in _NO_END)
 
 
 def xid_code(code: int, message: str | None = None) -> XidCode:

@@ -19,12 +19,15 @@ from ddx_tools.model.grouping import gathered
 from ddx_tools.model.signals import signal_name
 
 
-def identify(events: list[LogEvent], processes: list[dict[str, Any]]) -> None:
-    """Set `ranks` and `joined` of the events. `processes`: rows of the `ranks` table from a live job."""
+def identify(events: list[LogEvent], processes: list[dict[str, Any]], hosts: Mapping[int, str]) -> None:
+    """Set `ranks` and `joined` of the events.
+
+    `processes`: rows of the `ranks` table from a live job. `hosts`: the host of each rank, as far as NCCL's logs tell.
+    """
     _by_pid(events, processes)
     _by_local_rank(events, processes)
     _by_process_index(events)
-    _by_task(events)
+    _by_task(events, hosts)
     _within_tracebacks(events)
     _what_is_left(events)
     _within_tracebacks(events)
@@ -81,13 +84,20 @@ def _by_process_index(events: list[LogEvent]) -> None:
             _join(event, [index], "mp.spawn process index")
 
 
-def _by_task(events: list[LogEvent]) -> None:
-    """Join by Slurm task, except if a launcher inside the task starts the ranks: then numbers are local ranks."""
+def _by_task(events: list[LogEvent], hosts: Mapping[int, str]) -> None:
+    """Join by Slurm task, except if a launcher inside the task starts the ranks: then numbers are local ranks.
+
+    A rank on another host than the task of its number shows that, too.
+    """
     if any(event.details.get("local_rank") is not None for event in events):
         return
-    for event in events:
-        task = event.details.get("task")
-        if not event.ranks and task is not None:
+    tasks = [(event, event.details["task"]) for event in events if event.details.get("task") is not None]
+    for event, task in tasks:
+        of_task, of_rank = (str(name or "").partition(".")[0] for name in (event.details.get("node"), hosts.get(task)))
+        if of_task and of_rank and of_task != of_rank:
+            return
+    for event, task in tasks:
+        if not event.ranks:
             _join(event, [task], "Slurm task")
 
 

@@ -49,7 +49,8 @@ _CONTAINER = re.compile(r"\s{1,8}(?P<name>[a-z0-9][\w.-]{0,80}):\s*$")
 _POD_STATE = re.compile(r"\s+(?P<which>State|Last State):\s+(?P<state>\w{1,30})\s*$")
 _POD_REASON = re.compile(r"\s+Reason:\s+(?P<reason>\w{1,40})\s*$")
 _POD_EXIT = re.compile(r"\s+Exit Code:\s+(?P<code>\d{1,4})\s*$")
-_GET_PODS = re.compile(r"\s*NAME\s+READY\s+STATUS\s+RESTARTS")
+_GET_PODS = re.compile(r"\s*(?P<all>NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS")
+_NAMESPACE = re.compile(r"\s*[a-z0-9][\w.-]{0,62}(?=\s)")
 _POD_ROW = re.compile(r"\s*(?P<name>[a-z0-9][\w.-]{0,120})\s+\d{1,4}/\d{1,4}\s+(?P<status>[A-Z][\w:/]{1,40})\s+\d{1,6}")
 
 
@@ -182,19 +183,24 @@ def _record(record: HostFact | None) -> Iterator[HostFact]:
 # --- Kubernetes
 
 
+def _width(pattern: re.Pattern[str], text: str) -> int:
+    """The length of what a pattern matches at the start of a text; 0 if it does not match."""
+    return found.end() if (found := pattern.match(text)) else 0
+
+
 def _pods(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     pod = node = container = None
     state: HostFact | None = None
-    table = False
+    table = of_all = False
     for line in lines:
         text = line.text
         if found := _POD_NAME.match(text):
             pod, node, container = found["name"], None, None
         elif found := _POD_NODE.match(text):
             node = found["node"]
-        elif _GET_PODS.match(text):
-            table = True
-        elif table and (found := _POD_ROW.match(text)):
+        elif found := _GET_PODS.match(text):
+            table, of_all = True, found["all"] is not None
+        elif table and (found := _POD_ROW.match(text, _width(_NAMESPACE, text) if of_all else 0)):
             yield HostFact("pod_state", found["name"], line, {"state": found["status"], "scheduler": "kubernetes"})
         elif found := _POD_STATE.match(text):
             yield from (state,) if state else ()

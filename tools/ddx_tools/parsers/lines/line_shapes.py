@@ -35,7 +35,7 @@ _LATER_SAMPLES = 16
 """How many lines are sampled from each further block."""
 _MOST_KINDS = 8_192
 """The maximum number of kinds in a block; more than that means words that differ in each line."""
-_PROGRESS = rf"(?i)step|iter|epoch|batch|loss|update|%\||0 ?(?:of|/) ?0|{rank_values.WAKING}"
+_PROGRESS = rf"(?i)step|iter|epoch|batch|loss|update|%\||\bit \d|0 ?(?:of|/) ?0|{rank_values.WAKING}"
 """Every line that ddx_tools.parsers.logs.step_lines or rank_values reads contains one of these words."""
 _OWN_NORM = r"(?i)(?:own|local)[ _-]grad"
 _BEFORE = 24

@@ -2,7 +2,8 @@
 
 Slurm: `… CANCELLED AT 2026-11-21T05:13:45 DUE TO JOB REQUEUE ***` (src/slurmd/slurmstepd/req.c), after which, as after
 a node's failure or a preemption, the same log may go on; a shell's trace (`set -x`): `+ srun torchrun … train.py`;
-torchrun: `I1117 13:39:42.119000 9920 …] [default] Starting worker group` (torch/distributed/elastic/agent/server).
+torchrun: `I1117 13:39:42.119000 9920 …] [default] Starting worker group` or, in such a line,
+`Rendezvous complete for workers. Result:` (torch/distributed/elastic/agent/server/api.py).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _REASONS = "(?:JOB REQUEUE|NODE FAILURE|PREEMPTION)"
 WAKING = (
     f"CANCELLED AT .* DUE TO {_REASONS}",
     rf"^\+{{1,4}} .*{_STARTERS} ",
-    r"\] Starting worker group|attempts left; will restart",
+    r"\] Starting worker group|attempts left; will restart|\] Rendezvous complete for workers",
 )
 """RE2 expressions; every line that `new_start` reads matches one of them."""
 
@@ -29,7 +30,8 @@ _TRACED = re.compile(
     rf"^\+{{1,4}} (?:.{{0,400}}[\s/])?{_STARTERS} .{{0,4000}}?(?P<program>[\w.-]{{1,200}}\.py)(?![\w.])"
 )
 _WORKERS = re.compile(
-    r"\[[^\]]{0,80}\] (?:Starting worker group|Worker group \w{1,20}\. \d{1,6}/\d{1,6} attempts left; will restart)"
+    r"\[[^\]]{0,80}\] (?:Starting worker group|Rendezvous complete for workers|"
+    r"Worker group \w{1,20}\. \d{1,6}/\d{1,6} attempts left; will restart)"
 )
 
 
@@ -55,6 +57,6 @@ def new_start(line: LogLine) -> NewStart | None:
         return NewStart(line.number, if_steps_follow=found["why"] != "JOB REQUEUE")
     if text.startswith("+") and (found := _TRACED.match(text)):
         return NewStart(line.number, found["program"])
-    if line.writer is not None and "orker group" in text and _WORKERS.match(text):
+    if line.writer is not None and ("orker group" in text or "for workers" in text) and _WORKERS.match(text):
         return NewStart(line.number, launcher=line.writer, in_year_s=seconds_without_year(line.raw[:200]))
     return None

@@ -23,7 +23,7 @@ _TEXT_LIMIT = 2_000
 _SHAPE_LIMIT = 80
 _BANDWIDTH_TEST = "# nThread "
 """The settings line of nccl-tests, which contains a size step and a repetition count."""
-_WORDS = ("step", "iter", "epoch", "batch", "loss", "%|")
+_WORDS = ("step", "iter", "epoch", "batch", "loss", "%|", "it ")
 
 _NUMBER = r"[-+]?(?:\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?|nan|inf(?:inity)?)(?![\w.]*\w)"
 _NAME = r"['\"]?(?: {0,3}[:=]| is)? {0,12}"
@@ -44,6 +44,12 @@ _IN_EPOCH = re.compile(
 )
 # "epoch 3 it 50/626", from programs' own prints.
 _IT_OF_EPOCH = re.compile(r"(?<![\w.])epoch:? {0,2}\d{1,9},? {1,3}it:? {1,8}(\d{1,12})/ {0,8}(\d{1,12})(?!\.?\w)", re.I)
+# "it 21000 ctc 1.28", from programs' own prints: a decimal number with a name follows, unlike in prose.
+_IT = re.compile(
+    r"(?<![\w.])it[ =:]{1,3}(\d{1,12})(?:/(\d{1,12}))?"
+    r"(?= {1,3}[^\W\d]\w{0,30} {0,2}[:= ] {0,2}[-+]?\d{1,12}(?:\.\d|e))",
+    re.I,
+)
 _LOSS = re.compile(r"(?<![a-z])loss['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I)
 _NORM = re.compile(
     r"(?<![a-z])grad(?:ient)?[_ ]?norm['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I
@@ -190,6 +196,7 @@ def _line_facts(text: str) -> StepFacts | None:
     batch = _counted(_BATCH, text) if "batch" in lower else None
     batch = batch or (_IN_EPOCH.search(text) if in_epoch or "iter(" in lower else None)
     batch = batch or (_IT_OF_EPOCH.search(text) if in_epoch else None)
+    step = step or (_IT.search(text) if not batch and "it " in lower else None)
     epoch = _counted(_EPOCH, text) if in_epoch else None
     loss = _LOSS.search(text) if "loss" in lower else None
     norm = _NORM.search(text) if "norm" in lower else None

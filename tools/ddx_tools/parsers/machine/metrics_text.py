@@ -146,7 +146,7 @@ def sample_facts(samples: Iterable[MetricSample]) -> Iterator[HostFact]:
     for sample in samples:
         if code := xid_of(sample.name, sample.labels, sample.value):
             times = 1 if sample.name == LAST_XID else int(sample.value)
-            values = {"xid": code, "device": gpu_of(sample.labels), "times": times}
+            values = {"xid": code, "device": gpu_of(sample.labels), "times": times, **pod_of(sample.labels)}
             yield HostFact("kernel", "xid", sample.line, values)
         elif sample.value < LEAST_BLANK:
             _take(page, sample.name, sample.labels, sample.value, sample.line)
@@ -177,6 +177,11 @@ def xid_of(name: str, labels: dict[str, str], value: float) -> int | None:
     )
 
 
+def pod_of(labels: dict[str, str]) -> dict[str, str]:
+    """The pod that uses a GPU, as a value named `pod`: empty if none does, missing where exporters do not tell."""
+    return {"pod": labels["pod"][:253]} if "pod" in labels else {}
+
+
 def gpu_of(labels: dict[str, str]) -> str:
     """The bus id of a GPU, else its index, else its UUID."""
     if labels.get("pci_bus_id"):
@@ -186,7 +191,9 @@ def gpu_of(labels: dict[str, str]) -> str:
 
 def _take(page: _Page, name: str, labels: dict[str, str], value: float, line: TextLine) -> None:
     if name in _OF_A_GPU:
-        page.part("gpu_query", line, gpu_of(labels)).set(_OF_A_GPU[name], _number(value), line)
+        part = page.part("gpu_query", line, gpu_of(labels))
+        part.set(_OF_A_GPU[name], _number(value), line)
+        part.values.update(pod_of(labels))
     elif name in _REASON_MASKS or name in _REASONS:
         set_ = [_REASONS[name]] if name in _REASONS and value else []
         set_ += [word for bit, word in _REASON_BITS.items() if name in _REASON_MASKS and int(value) & bit]

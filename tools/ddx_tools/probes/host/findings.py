@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from ddx_tools.analysis.host_facts.host_fact import (
     HostFactRow,
@@ -18,6 +20,7 @@ from ddx_tools.analysis.host_facts.host_fact import (
 )
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
 from ddx_tools.analysis.nccl.ring_flow import ring_flow_findings
+from ddx_tools.analysis.ranks.good_ends import ended_well, own_jobs
 from ddx_tools.analysis.ranks.job_hosts import listed_hosts
 from ddx_tools.analysis.ranks.job_time import job_time
 from ddx_tools.evidence.store import Store
@@ -33,23 +36,41 @@ from ddx_tools.probes.host.hang_flags import hang_flag_findings
 from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
-from ddx_tools.probes.host.kernel import kernel_findings, mark_other_processes, mark_others
+from ddx_tools.probes.host.kernel import kernel_findings, mark_other_jobs, mark_other_processes, mark_others
 from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import loss_findings
-from ddx_tools.probes.host.scheduler import scheduler_findings
+from ddx_tools.probes.host.scheduler import of_own_workloads, scheduler_findings
 
 
 def machine_findings(store: Store) -> list[Finding]:
     """Return the findings about the rows of `host_facts`."""
-    facts = read_facts(store)
+    facts = with_hosts_of_names(store, read_facts(store))
     left_out = {row["source"] for row in store.query("SELECT source FROM logs WHERE left_out")}
-    mark_others(facts, job_time(store), left_out, listed_hosts(store))
+    ran = job_time(store)
+    mark_others(facts, ran, left_out, listed_hosts(store))
     mark_other_processes(facts, _pids_of_all_ranks(store))
+    mark_other_jobs(facts, own_jobs(store), ran, ended_well=ended_well(store))
+    logs = store.query("SELECT path FROM logs WHERE NOT coalesce(left_out, false)")
+    facts = of_own_workloads(facts, [posixpath.basename(row["path"]) for row in logs if row["path"]])
     return [
         *held_process_findings(store, facts),
         *with_ranks(store, findings_of_facts(facts)),
         *ring_flow_findings(store, facts),
     ]
+
+
+def with_hosts_of_names(store: Store, facts: Iterable[HostFactRow]) -> list[HostFactRow]:
+    """Return the facts; those without a host get the one of the job that their file is named for: `dmesg.gpu-04`."""
+    rows = store.query("SELECT DISTINCT host FROM nccl_ranks UNION SELECT DISTINCT host FROM ranks")
+    known = sorted({row["host"] for row in rows if row["host"]}, key=len)
+    facts = list(facts)
+    hosts: dict[str, str | None] = {}
+    for path in {fact.evidence.source for fact in facts if fact.host is None and known}:
+        name = path.rpartition("/")[2]
+        named = [one for one in known if re.search(rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])", name)]
+        # The longest may contain others: `gpu-0-1` of `gpu-0`.
+        hosts[path] = named[-1] if named and all(one in named[-1] for one in named) else None
+    return [replace(fact, host=fact.host or hosts.get(fact.evidence.source)) for fact in facts]
 
 
 def _pids_of_all_ranks(store: Store) -> dict[str, set[int]]:

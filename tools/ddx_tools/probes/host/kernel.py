@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
+from ddx_tools.analysis.ranks.good_ends import is_of_another_job, job_number
 from ddx_tools.analysis.ranks.job_hosts import HostList, is_of_another_host
 from ddx_tools.analysis.ranks.job_time import JobTime
 from ddx_tools.knowledge.amd_events import amd_events
-from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, xid_code
+from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, ends_its_process, xid_code
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.model.grouping import gathered
 
@@ -35,6 +37,8 @@ _LASTING = {"gpu_off_bus", "iommu"}
 """What outlasts its message on the machine that ddx looks at: a GPU lost before the job began is still lost."""
 _SETTINGS = {"iommu"}
 """What the kernel does from its start on, whenever that was."""
+_OF_PYTHON = re.compile(r"py(?:thon|py)|pt_|ray\b|torchrun|accelerate|deepspeed|train|jupyter|\S*::|\S*\.py")
+"""Names of processes that may be ranks or their children."""
 _HANGS = ("ring_timeout", "queue_hang", "reset_begun", "fatal_error")
 _RESET_ENDS = ("reset_succeeded", "reset_failed")
 
@@ -72,7 +76,39 @@ def mark_others(
         time_s, in_year_s = fact.values.get("time_s"), fact.values.get("in_year_s")
         of_other_time = ran is not None and not ran.holds(time_s, in_year_s)
         elsewhere = fact.evidence.source in left_out or is_of_another_host(fact.evidence.quote, hosts)
-        if fact.subject not in _SETTINGS and (of_other_time or elsewhere):
+        survived = ran is not None and _ends_a_process(fact) and ran.outlived(time_s, in_year_s)
+        if fact.subject not in _SETTINGS and (of_other_time or elsewhere or survived):
+            fact.values["not_of_job"] = True
+
+
+def _ends_a_process(fact: HostFactRow) -> bool:
+    """Whether what the kernel reports ends a process at once: if the job goes on, then not one of its processes."""
+    return fact.subject == "oom_kill" or (fact.subject == "xid" and ends_its_process(fact.values["xid"]))
+
+
+def mark_other_jobs(
+    facts: Iterable[HostFactRow], jobs: Collection[str], ran: JobTime | None, *, ended_well: bool
+) -> None:
+    """Mark what schedulers and kernels report of other jobs than these.
+
+    If the job ended well, so are ends of processes, and all that happened later. `jobs`: the numbers of the job that
+    the logs are of, whose state is marked as well; none are known if it is empty.
+    """
+    facts = [fact for fact in facts if fact.topic in ("job_state", "kernel")]
+    # The kernel names the control group in one of several lines about a kill.
+    strangers = {
+        (fact.host, fact.values.get("pid")) for fact in facts if is_of_another_job(fact.values.get("cgroup"), jobs)
+    }
+    for fact in facts:
+        if fact.topic == "job_state":
+            elsewhere = bool(jobs) and job_number(str(fact.subject)) not in jobs
+            fact.values["of_log"] = str(fact.subject) in jobs
+        else:
+            is_end = _ends_a_process(fact)
+            later = ran is not None and ran.ended_before(fact.values.get("time_s"), fact.values.get("in_year_s"))
+            stranger = is_end and (fact.host, fact.values.get("pid")) in strangers
+            elsewhere = stranger or (ended_well and (is_end or later))
+        if elsewhere:
             fact.values["not_of_job"] = True
 
 
@@ -248,11 +284,13 @@ def _kills(kernel: list[HostFactRow]) -> Iterator[Finding]:
         whose = {"cgroup": "the limit of its container or job", "host": "the memory of the whole host"}
         limit = whose.get(str(said.get("limit")), "memory")
         held = f", which held {gibibytes(said['rss_bytes'])}" if said.get("rss_bytes") else ""
+        may_be_of_job = "process" not in said or bool(_OF_PYTHON.match(said["process"]))
+        other = "" if may_be_of_job else " Nothing shows that this was a process of the job."
         yield finding(
             "host.oom_kill",
-            Severity.FAILURE,
+            Severity.FAILURE if may_be_of_job else Severity.WARNING,
             group,
-            f"The kernel killed {who}{held}: {limit} was used up.",
+            f"The kernel killed {who}{held}: {limit} was used up.{other}",
             pid=said.get("pid"),
             process=said.get("process"),
             cgroup=said.get("cgroup"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, finding, of_topic
 from ddx_tools.model.diagnosis import Finding, Severity
@@ -20,11 +20,35 @@ _NOT_STARTED = re.compile(
 _FEW = 3
 
 
+def of_own_workloads(facts: list[HostFactRow], log_names: Collection[str]) -> list[HostFactRow]:
+    """Leave out pods, and GPUs of pods, of other workloads than those that logs are named for.
+
+    `llm-a-rank3.log` is not of pod `sft-worker-0`. If no log is named for any workload, all may be of the job.
+    """
+    pods = {id(fact): pod for fact in facts if (pod := _pod_of(fact)) is not None}
+    workloads = sorted({workload_of(pod) for pod in pods.values() if pod}, key=len, reverse=True)
+    named = (next((one for one in workloads if _names(log, one)), None) for log in log_names)
+    own = {one for one in named if one is not None}
+    return [fact for fact in facts if not own or id(fact) not in pods or workload_of(pods[id(fact)]) in own]
+
+
+def _pod_of(fact: HostFactRow) -> str | None:
+    return fact.subject if fact.topic == "pod_state" else fact.values.get("pod")
+
+
+def _names(log: str, workload: str) -> bool:
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(workload)}(?![A-Za-z0-9])", log) is not None
+
+
 def scheduler_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
     """Yield findings about how jobs and pods ended, and about nodes where several jobs failed."""
     jobs = of_topic(facts, "job_state")
-    yield from _jobs_ended(jobs)
+    yield from _jobs_ended([job for job in jobs if not job.values.get("not_of_job")])
     yield from _failing_nodes(jobs)
+    for job in jobs:
+        if job.values.get("of_log") and job.values["state"] == "COMPLETED" and not job.values.get("exit_code"):
+            words = f"Slurm job {job.subject}: COMPLETED with exit code 0."
+            yield finding("job.exited_zero", Severity.INFO, [job], words)
     pods = of_topic(facts, "pod_state")
     # An init container has completed before the others start.
     staying = [pod for pod in pods if pod.values.get("reason") != "Completed"]
@@ -100,8 +124,12 @@ def _failing_nodes(jobs: list[HostFactRow]) -> Iterator[Finding]:
 def _not_started(pods: list[HostFactRow]) -> Iterator[Finding]:
     """Pods that wait for scheduling or an image while others of the same workload run."""
     last = {pod.subject: pod for pod in pods}
-    running = {_workload(pod) for pod in last.values() if pod.values["state"] == "Running"}
-    late = [pod for pod in last.values() if _NOT_STARTED.match(pod.values["state"]) and _workload(pod) in running]
+    running = {workload_of(str(pod.subject)) for pod in last.values() if pod.values["state"] == "Running"}
+    late = [
+        pod
+        for pod in last.values()
+        if _NOT_STARTED.match(pod.values["state"]) and workload_of(str(pod.subject)) in running
+    ]
     if late:
         names = [str(pod.subject) for pod in late]
         states = sorted({pod.values["state"] for pod in late})
@@ -117,9 +145,9 @@ def _not_started(pods: list[HostFactRow]) -> Iterator[Finding]:
         )
 
 
-def _workload(pod: HostFactRow) -> str:
+def workload_of(pod: str) -> str:
     """The name prefix that pods of one job share: operators append the role and a number."""
-    return re.sub(r"(?:-(?:master|worker|launcher|chief|node|leader|ps|\w{0,10}\d+))+$", "", str(pod.subject))
+    return re.sub(r"(?:-(?:master|worker|launcher|chief|node|leader|ps|\w{0,10}\d+))+$", "", pod)
 
 
 def _pod(pod: HostFactRow, *, alone: bool) -> Iterator[Finding]:

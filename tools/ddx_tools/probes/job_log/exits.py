@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 from ddx_tools.analysis.log_events.attribution import distinct_places
@@ -23,6 +24,7 @@ def ends(
     """Return the ends that neither an exception nor an abort explains."""
     explained = {rank for case in aborted for rank in case.ranks}
     raising = {rank for case in raised for rank in case.ranks}
+    following = {rank for case in raised if case.independent is False for rank in case.ranks}
     stopped = {event.row["pid"]: event.row["code"] for event in events if event.details.get("event") == "stopped"}
     cases: dict[tuple[str, Any], EndReports] = defaultdict(EndReports)
     # A program may catch its own sys.exit, so the way its process ended has priority.
@@ -32,8 +34,9 @@ def ends(
         code = event.row["exit_code"]
         if code is None or (event.is_note and set(event.ranks) <= ended):
             continue
-        # A raising rank's exit code adds nothing; an unknown rank's may belong to any rank that raised.
-        ranks = set(event.ranks) - explained - (raising if code > 0 else set())
+        # A raising rank's exit code adds nothing; an unknown rank's may belong to any rank that raised. One that lost
+        # its connection to a peer is aborted by its own watchdog.
+        ranks = set(event.ranks) - explained - (raising if code > 0 else following if code == -6 else set())
         if not ranks and (event.ranks or (code > 0 and raised)):
             continue
         by_launcher = code < 0 and stopped.get(event.row["pid"]) == signal_name(-code)
@@ -50,7 +53,7 @@ def ends(
         _judge_end(case, kind, what, found, events)
         if kind == "exit" and _called_exit(_notes(case, events)):
             case.independent = True
-    if left := _left_without_failing(events, codes):
+    if left := _left_without_failing(events, codes, raising):
         found.append(left)
     return found
 
@@ -107,11 +110,12 @@ def _outlived_its_notice(case: EndReports, events: list[LogEvent]) -> bool:
     )
 
 
-def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndReports | None:
+def _left_without_failing(events: list[LogEvent], codes: dict[int, int], raising: Collection[int]) -> EndReports | None:
     """Ranks missing from torchrun's list of all ranks with a nonzero exit code: they exited with code 0.
 
     Only if each process that torchrun stopped is in the list: a rank may also exit with code 0 on SIGTERM. The list
-    by itself does not show which ones torchrun stopped: that stands above it, in the same log.
+    by itself does not show which ones torchrun stopped: that stands above it, in the same log. If it lacks a rank that
+    raised an exception, it is not the whole list.
     """
     reporting = {event.row["source"] for event in events if event.kind != "failure_summary"}
     listed = [event for event in events if event.kind == "failure_summary" and event.ranks]
@@ -138,7 +142,7 @@ def _left_without_failing(events: list[LogEvent], codes: dict[int, int]) -> EndR
         for local in range(max(locals_))
         if local not in locals_
     } - set(codes)
-    if not gaps:
+    if not gaps or not gaps.isdisjoint(raising):
         return None
     return EndReports(listed[:1], gaps, True, "missing from the launcher's list of failed ranks")
 

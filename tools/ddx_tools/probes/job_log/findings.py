@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from ddx_tools.analysis.collectives.stacks.main_threads import rank_views
 from ddx_tools.analysis.log_events.attribution import Enclosing, exit_codes, identify
@@ -20,10 +20,11 @@ from ddx_tools.analysis.log_events.log_event import (
 )
 from ddx_tools.analysis.log_events.message_findings import message_findings
 from ddx_tools.analysis.ranks.first_calls import first_call_s, is_beyond_zones, is_long_before
+from ddx_tools.analysis.ranks.good_ends import exit_lines
 from ddx_tools.analysis.ranks.job_hosts import HostList, is_of_another_host, listed_hosts
 from ddx_tools.analysis.ranks.job_time import in_nearest_year, job_time
 from ddx_tools.evidence.store import Store
-from ddx_tools.knowledge.known_messages import signatures
+from ddx_tools.knowledge.known_messages import signature, signatures
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.probes.job_log.collectives import collective_findings
 from ddx_tools.probes.job_log.end_reports import EndReports
@@ -56,8 +57,9 @@ def log_findings(store: Store) -> list[Finding]:
     earlier += [event for event in before if event.ranks]
     processes = store.query("SELECT host, role, rank, local_rank, pid FROM ranks ORDER BY host, pid")
     events = without_strangers(events, processes)
-    identify(events, processes)
+    identify(events, processes, _hosts_by_nccl(store))
     _mark_caught(store, events)
+    events = without_overcome(events, exit_lines(store))
     codes = exit_codes(events)
     raises = {known.id: known.findings for known in signatures()}
     size = _seen_size(store)
@@ -75,13 +77,19 @@ def log_findings(store: Store) -> list[Finding]:
     return sorted(findings, key=lambda finding: finding.attributes.get("independent") is not True)
 
 
+def _hosts_by_nccl(store: Store) -> dict[int, str]:
+    """The host of each rank, as far as NCCL's logs say it."""
+    rows = store.query(
+        "SELECT DISTINCT rank, host FROM nccl_ranks WHERE host IS NOT NULL AND rank IS NOT NULL AND parent IS NULL "
+        "AND nranks = (SELECT max(nranks) FROM nccl_ranks)"
+    )
+    return {row["rank"]: row["host"] for row in rows}
+
+
 def _lines_of_facts(store: Store) -> set[tuple[str, int]]:
-    """The lines (source, line) that a machine's facts cover better: states of pods, by container, and kernels' messages
-    with a host, where NCCL says which rank is on which GPU of it."""
-    rows = store.query("SELECT topic, host, source, source_line FROM host_facts WHERE topic IN ('kernel', 'pod_state')")
-    mapped = bool(rows) and bool(store.query("SELECT pid FROM nccl_ranks WHERE bus_id IS NOT NULL LIMIT 1"))
-    wanted = [row for row in rows if row["topic"] == "pod_state" or (mapped and row["host"] is not None)]
-    return {(row["source"], row["source_line"]) for row in wanted}
+    """The lines (source, line) that facts about machines cover: states of pods by container, messages of kernels."""
+    rows = store.query("SELECT source, source_line FROM host_facts WHERE topic IN ('kernel', 'pod_state')")
+    return {(row["source"], row["source_line"]) for row in rows}
 
 
 def _is_covered(event: LogEvent, covered: set[tuple[str, int]], hosts: Collection[HostList]) -> bool:
@@ -222,6 +230,30 @@ def all_live(store: Store, living: frozenset[int]) -> bool:
     """Return whether these are all ranks of the job, by the world size of its processes."""
     size = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
     return size is not None and len(living) >= size
+
+
+# --- a job that ended with exit code 0 has overcome what failed before
+
+_ENDING = ("rank.", "gpu.", "host.", "device.", "memory.", "network.", "collective.", "data.", "transport.")
+"""The beginnings of codes of findings about what ends a job."""
+
+
+def without_overcome(events: list[LogEvent], exits: Mapping[str, int]) -> list[LogEvent]:
+    """Leave out what did not keep the job from ending with exit code 0: failures above that line, and those of others.
+
+    `exits`: the line that states it, by log. In other logs, failures of known ranks count nevertheless.
+    """
+
+    def is_overcome(event: LogEvent) -> bool:
+        if event.kind == "signature":
+            if not any(code.startswith(_ENDING) for code in signature(event.row["code"]).findings):
+                return False
+        elif event.kind not in _FAILURES:
+            return False
+        end = exits.get(event.row["source"])
+        return not event.ranks if end is None else event.row["source_line"] < end
+
+    return [event for event in events if not is_overcome(event)] if exits else events
 
 
 # --- log events of an attempt that a script or the scheduler replaced with another: kept apart from the rest

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS
-from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S, is_beyond_zones
-from ddx_tools.analysis.ranks.job_time import in_nearest_year
+from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
+from ddx_tools.analysis.ranks.job_time import in_nearest_year, is_long_after
 from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
 from ddx_tools.probes.job_log.log_facts import LogFacts
 
@@ -23,6 +23,8 @@ Rows = Sequence[dict[str, Any]]
 _ATTEMPTS_APART_S = 2 * 3600.0
 _SPEAKS_ON_S = 600.0
 """What a process prints this long after an exception is no part of its end."""
+_STEPS_APART = 10
+"""Ranks of a job that has a collective in each step are fewer steps apart."""
 WAITS = ("watchdog", "gloo")
 """Kinds of rows in which a rank reports how long it waited."""
 _FAILURES = frozenset({"traceback", *WAITS, "exit", "failure_summary", "fatal_stack", "signature"})
@@ -104,6 +106,37 @@ def mark_before_waits(rows: Iterable[dict[str, Any]], about_s: float) -> None:
             row["superseded"] = True
 
 
+def mark_before_steps(rows: Rows, about_s: float) -> None:
+    """Mark ends of ranks after which the job made steps for minutes: they belong to an earlier attempt or another job.
+
+    Nobody steps on for long without a rank of the job. What looks like a difference between time zones is none if the
+    rank had made fewer steps, too.
+    """
+    current = [row for row in rows if not row.get("superseded")]
+    steps = [row for row in current if row["kind"] == "step" and row["time_s"] is not None]
+    stepped_s = max((row["time_s"] for row in steps), default=None)
+    if stepped_s is None:
+        return
+    numbers: dict[int | None, int] = {}
+    for row in steps:
+        number = json.loads(row["details"]).get("step")
+        if isinstance(number, int):
+            numbers[row["rank"]] = max(number, numbers.get(row["rank"], number))
+    for row in current:
+        ended_s = _ended_s(row, about_s) if row["kind"] in _ENDS else None
+        if ended_s is None:
+            continue
+        own = numbers.get(row["rank"]) if row["rank"] is not None else None
+        is_behind = own is not None and max(numbers.values()) - own > _STEPS_APART
+        if is_long_after(stepped_s, ended_s, zones_known=is_behind):
+            row["superseded"] = True
+
+
+def _ended_s(row: Mapping[str, Any], about_s: float) -> float | None:
+    moment = _moment(row, json.loads(row["details"]), about_s)
+    return None if moment is None else moment.time_s
+
+
 def _waited_s(details: Mapping[str, Any]) -> float:
     """How long a wait lasted that a watchdog reports."""
     told = details.get("elapsed_ms") or details.get("timeout_ms") or 0
@@ -127,7 +160,7 @@ def mark_outlived(
         rank = _ended_rank(row, on_one_host) if row["kind"] in REPORTED_ENDS else None
         later_s = elsewhere_s(rank)
         ended_s = None if later_s is None else began_s(row, about_s)
-        if later_s is not None and ended_s is not None and _is_long_after(later_s, ended_s):
+        if later_s is not None and ended_s is not None and is_long_after(later_s, ended_s):
             row["superseded"] = True
     if any(row["kind"] in (*REPORTED_ENDS, *OWN_ENDS) for row in rows):
         return
@@ -142,7 +175,7 @@ def mark_outlived(
         if raised_s is None:
             continue
         speaks_on = spoke_s is not None and spoke_s - raised_s > _SPEAKS_ON_S
-        if speaks_on or (later_s is not None and _is_long_after(later_s, raised_s)):
+        if speaks_on or (later_s is not None and is_long_after(later_s, raised_s)):
             row["details"] = json.dumps({**details, "outlived": True}, ensure_ascii=False)
 
 
@@ -151,8 +184,3 @@ def _ended_rank(row: Mapping[str, Any], on_one_host: bool) -> int | None:
     if rank is None and on_one_host:
         rank = json.loads(row["details"]).get("local_rank")
     return rank
-
-
-def _is_long_after(time_s: float, ended_s: float) -> bool:
-    """Whether a rank spoke long after its end by another log, and not by the difference between time zones alone."""
-    return time_s - ended_s > _SPEAKS_ON_S and is_beyond_zones(time_s - ended_s)

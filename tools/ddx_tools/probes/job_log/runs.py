@@ -26,15 +26,18 @@ from ddx_tools.probes.job_log.log_attempts import (
     Rows,
     began_s,
     mark_before_reports,
+    mark_before_steps,
     mark_before_waits,
     mark_outlived,
 )
 from ddx_tools.probes.job_log.log_facts import LogFacts
 from ddx_tools.probes.job_log.nccl_worlds import NCCL_WORLD, highest_rank, nccl_worlds, only_rank
 
-_KINDS = ("job", "MASTER_ADDR", "world size", NCCL_WORLD)
+_KINDS = ("job", "run", "MASTER_ADDR", "world size", NCCL_WORLD)
 """What logs state about their job, most telling first: in one job, equal numbers settle it."""
 _JOB = re.compile(r"(?:^|[/_.-])(?:slurm|job|pbs|lsf)[-_.]?(?P<job>\d{3,12})(?=[/_.-]|$)", re.IGNORECASE)
+_RUN = re.compile(r"(?:^|/)(?P<run>[^/]{1,200})_[a-z0-9_]{8}/attempt_\d{1,6}/\d{1,6}/[^/]{1,80}$")
+"""A file in torchrun's `--log-dir`: the folder is named for the run's id, with a random end on each host."""
 _RANKS_OF_A_HOST = 8
 _SOME_TIME_S = 1_720_000_000.0
 """For logs without any date."""
@@ -95,6 +98,7 @@ def mark_other_runs(events: list[dict[str, Any]], paths: Mapping[str, str], fact
         mark_outlived(rows, facts.get(source, LogFacts()), words.outside(source), about_s, on_one_host=on_one_host)
     events[:] = [row for row in events if row["source"] not in others]
     mark_before_waits(events, about_s)
+    mark_before_steps(events, about_s)
     problems = [f"{path}: {_EARLIER}" for path in sorted(paths[source] for source in earlier)]
     problems += sorted(f"{paths[source]}: {why}" for source, why in others.items())
     left_out = earlier | others.keys()
@@ -183,10 +187,20 @@ def _named_jobs(paths: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+def _named_runs(
+    jobs: Mapping[str, Rows], paths: Mapping[str, str], facts: Mapping[str, LogFacts], about_s: float
+) -> dict[str, str]:
+    """The id of torchrun's run by source, if each run has a log with times: they show which one is the last."""
+    runs = {source: found["run"] for source in jobs if (found := _RUN.search(paths[source]))}
+    timed = {run for source, run in runs.items() if _times(jobs[source], facts.get(source, LogFacts()), about_s)}
+    return runs if timed == {*runs.values()} else {}
+
+
 def _spans(
     jobs: Mapping[str, Rows], paths: Mapping[str, str], facts: Mapping[str, LogFacts], about_s: float
 ) -> dict[str, LogSpan]:
     sizes, named, worlds = _believed_sizes(jobs, facts), _named_jobs(paths), nccl_worlds(jobs, paths, facts)
+    runs = _named_runs(jobs, paths, facts, about_s)
     spans = {}
     for source, rows in jobs.items():
         its = facts.get(source, LogFacts())
@@ -195,6 +209,8 @@ def _spans(
             stated[NCCL_WORLD] = worlds[source]
         if file_identity(paths[source]).attempt is not None:  # A launcher may restart a job on other or fewer hosts.
             stated = {kind: value for kind, value in stated.items() if kind == "job"}
+        if run := runs.get(source):
+            stated["run"] = run
         if job := named.get(source):
             stated["job"] = job
         times = _times(rows, its, about_s)

@@ -95,6 +95,7 @@ def _names(lines: Lines) -> Iterator[TextFact]:
     joined: dict[int, set[int]] = defaultdict(set)
     device: dict[int, str] = {}
     first: tuple[int, str, str] | None = None
+    hosts: set[str] = set()
     for number, line in matches(_NCCL, lines):
         if address := _ADDRESS.search(line["said"]):
             yield seen(
@@ -110,11 +111,12 @@ def _names(lines: Lines) -> Iterator[TextFact]:
             one, other = int(edge["one"]), int(edge["other"])
             joined[one].add(other)
             joined[other].add(one)
+            hosts.add(line["host"])
             device |= {
                 rank: index for rank, index in ((one, edge["a"]), (other, edge["b"])) if index and len(index) <= 2
             }
             first = first or (number, line.string, line["host"])
-    if first is None:
+    if first is None or len(hosts) > 1:
         return
     number, line_, name = first
     for group in components(joined):
