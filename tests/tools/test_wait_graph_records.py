@@ -74,6 +74,8 @@ def ranks_of(said: Diagnosis) -> list[int]:
         ("two-orders", [1, 2, 4, 6]),
         ("barrier-for-a-moment", []),
         ("checkpoint-writer", []),
+        ("stale-record", [6]),
+        ("stale-record-of-a-peer", [5]),
     ],
 )
 def test_jobs_of_a_second_generator_lead_to_their_ranks(name: str, ranks: list[int], unpacked: Unpack) -> None:

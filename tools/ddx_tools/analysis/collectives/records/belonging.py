@@ -3,16 +3,19 @@
 Where two records of one group share no number, their last calls are compared: in one run, ring buffers that overlap in
 time also overlap in numbers. Host clocks differ by seconds, wrong ones by minutes. Records that are hours apart are
 from another run, or copies. Records that are minutes apart are compared only if a wrong clock explains it: most
-collectives that both sides finished are the same operations, at one constant distance.
+collectives that both sides finished are the same operations, at one constant distance; and the record does not end
+before what its peers finished.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
 from ddx_tools.analysis.collectives.records.attempts import LIVE
+from ddx_tools.analysis.ranks.first_calls import is_beyond_zones
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import rank_list
 from ddx_tools.model.grouping import gathered
@@ -21,10 +24,16 @@ _NS = 1_000_000_000
 _NS_PER_HOUR = 3600 * _NS
 _APART_NS = 3 * _NS_PER_HOUR
 """No rank waits this long in one collective for its peers, and no clock is off by this much."""
+_WRONG_NS = 900 * _NS
+"""Clocks are seldom off by more than this, except by whole half hours. An earlier attempt makes the same calls, too."""
 _CLOCKS_NS = 60 * _NS
 """Ranks of one run call the same collective within this period, unless the clock of one is wrong."""
 _WAIT_NS = 600 * _NS
 """NCCL's default timeout: no rank waits longer than this for peers to make their first call."""
+_MANY_CALLS = 16
+"""Ranks of one moment differ by fewer collectives; no ring buffer is configured with fewer entries."""
+_FEW_OF = 4
+"""If more than a quarter of the records end early, the job went on while they were taken one after the other."""
 _STEADY_NS = 5 * _NS
 """All members see the end of a collective within this period."""
 
@@ -81,7 +90,9 @@ def of_other_runs(store: Store, dumps: _Dumps) -> _LeftOut:
     }
     others, lines = _hours_apart(store, dumps, called)
     strange, more = _minutes_apart(store, dumps, {rank: ns for rank, ns in called.items() if rank not in others})
-    return others | strange, [*lines, *more]
+    left = {rank: ns for rank, ns in called.items() if rank not in others | strange}
+    early, most = _overtaken(store, dumps, left)
+    return others | strange | early, [*lines, *more, *most]
 
 
 def _records_of(ranks: Iterable[int]) -> str:
@@ -151,6 +162,52 @@ def _minutes_apart(store: Store, dumps: _Dumps, called: Mapping[int, int]) -> _L
         f"Most of {'its' if one else 'their'} calls are other operations, or the distance in time varies."
     )
     return set(apart), [line]
+
+
+def _overtaken(store: Store, dumps: _Dumps, called: Mapping[int, int]) -> _LeftOut:
+    """A few ranks whose records end minutes and many calls before what their peers finished, with them, later on.
+
+    Whatever their clocks: who has left out so many calls cannot have kept its peers from finishing them.
+    """
+    if not called or max(called.values()) - min(called.values()) <= _CLOCKS_NS:
+        return set(), []
+    _make_runs(store, dumps, called, {*called})
+    latest = max(called.values())
+    behind = {
+        row["rank"]: row["behind"]
+        for row in store.query(_BEHIND)
+        if row["behind"] >= _fewest_calls(latest - called[row["rank"]])
+    }
+    if not behind or _FEW_OF * len(behind) > len(called):
+        return set(), []
+    one = len(behind) == 1
+    line = (
+        f"{_records_of(behind)} left out: peers of {'that rank' if one else 'those ranks'} finished up to "
+        f"{max(behind.values())} later collectives with {'it' if one else 'them'}, so {'it is' if one else 'they are'} "
+        "from an earlier moment or another run."
+    )
+    return set(behind), [line]
+
+
+def _fewest_calls(apart_ns: int) -> float:
+    """By how many calls a record must end early to be from another moment, if it ends this much before its peers'."""
+    if apart_ns > _WRONG_NS and is_beyond_zones(apart_ns / _NS):
+        return 1
+    return _MANY_CALLS if apart_ns > _CLOCKS_NS else math.inf
+
+
+# By how many collectives a rank's record ends before the last one that a peer finished, where none finishes alone.
+_BEHIND = """
+WITH made AS (
+    SELECT r.rank, g.name, g.members, greatest(max(e.seq), max(m.last_enqueued)) AS called,
+        max(e.seq) FILTER (e.done AND k.together) AS finished
+    FROM fr_memberships m JOIN runs r USING (dump) JOIN fr_groups g USING (group_id)
+        JOIN fr_entries e USING (membership) JOIN rules k USING (call)
+    WHERE NOT k.is_p2p AND NOT k.closing AND g.members IS NOT NULL GROUP BY ALL
+), peers AS (SELECT name, members, max(finished) AS finished FROM made GROUP BY ALL)
+SELECT m.rank, max(p.finished - m.called) AS behind FROM made m JOIN peers p USING (name, members)
+WHERE list_contains(m.members, m.rank) GROUP BY m.rank ORDER BY m.rank
+"""
 
 
 def _is_explained(shared: Mapping[str, Any]) -> bool:
