@@ -228,3 +228,12 @@ def test_the_files_of_a_host_whose_clock_is_wrong_belong_to_the_job(
         folder.mkdir(exist_ok=True)
         written(folder, rank, entries, NOON + (last + TIMEOUT_S) * S - slow, **top)
     assert ranks_of(investigate([str(tmp_path)]).diagnose()) == named
+
+
+def test_records_without_anything_finished_are_compared(tmp_path: Path) -> None:
+    """Rank 3 called minutes before its peers, and nothing shows by how many calls it is behind."""
+    top = {"pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str([*range(4)])}}, "pg_status": {}}
+    for rank in range(4):
+        called = NOON - (200 * S if rank == 3 else 0)
+        written(tmp_path, rank, [collective(1, called, done_ns=None)], NOON + 600 * S, **top)
+    assert investigate([str(tmp_path)]).diagnose().verdict is Verdict.UNDECIDED

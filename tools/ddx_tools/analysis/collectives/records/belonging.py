@@ -205,7 +205,7 @@ WITH made AS (
         JOIN fr_entries e USING (membership) JOIN rules k USING (call)
     WHERE NOT k.is_p2p AND NOT k.closing AND g.members IS NOT NULL GROUP BY ALL
 ), peers AS (SELECT name, members, max(finished) AS finished FROM made GROUP BY ALL)
-SELECT m.rank, max(p.finished - m.called) AS behind FROM made m JOIN peers p USING (name, members)
+SELECT m.rank, max(coalesce(p.finished - m.called, 0)) AS behind FROM made m JOIN peers p USING (name, members)
 WHERE list_contains(m.members, m.rank) GROUP BY m.rank ORDER BY m.rank
 """
 
