@@ -15,6 +15,7 @@ from ddx_tools.model.wording import capital
 
 _NOTHING = re.compile(r"(?:[^;]*; )?((?i:not enough evidence) to name .*|Narrowed down, not decided: .*)", re.DOTALL)
 _LONGEST = 400
+_NOBODY = "an unidentified rank"
 _UNPLACED = re.compile(r"^(Ranks? [^;:]*)(; cause undecided)")
 _NAMES_A_PLACE = re.compile(r" at [^:]+:\d+| waits? for (?:it|them) in ")
 # A headline is no field for text of the job: of what findings say it takes over these forms only.
@@ -54,6 +55,8 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     elif (open_ := _NOTHING.fullmatch(answer.headline)) and (added := detail(answer.evidence, findings, where=where)):
         before = f"{capital(added)}; {open_[1][0].lower()}{open_[1][1:]}"
         headline = before if added.startswith(("rank", "a rank")) else f"{answer.headline} ({added})"
+    elif answer.verdict is Verdict.DIAGNOSED and (ended := _how_suspects_ended(answer)):
+        headline = f"{answer.headline}{ended}"
     else:
         return answer
     return answer.model_copy(update={"headline": headline})
@@ -162,8 +165,10 @@ def _placed(sentence: str, suspect: Suspect) -> str:
 
 def _ended_how(suspect: Suspect) -> str:
     """How a suspect ended, ` raised ValueError`; empty if it did not, or if that is not known."""
-    bare = capital(rank_list(suspect.ranks, nobody="an unidentified rank"))
-    how = suspect.event is SuspectEvent.ENDED and _ENDED.fullmatch(suspect.says.removeprefix(bare))
+    says = suspect.says
+    for who in (rank_list(suspect.ranks, nobody=_NOBODY), _NOBODY):
+        says = says.removeprefix(capital(who))
+    how = suspect.event is SuspectEvent.ENDED and _ENDED.fullmatch(says)
     return how["how"] if how else ""
 
 
