@@ -315,3 +315,12 @@ def test_a_rank_aborted_after_it_lost_a_peer_is_not_to_blame(tmp_path: Path) -> 
 def test_steps_that_are_called_it(text: str, step: int | None) -> None:
     facts = step_facts(text)
     assert (facts.step if facts else None) == step
+
+
+@pytest.mark.parametrize(("nodes", "counts"), [("juno-g[03-04]", False), ("juno-g02", True)])
+def test_a_job_of_the_same_number_on_other_nodes_is_another(tmp_path: Path, nodes: str, counts: bool) -> None:
+    queue = "JOBID   NAME        ST  TIME     NODELIST\n66190   ssl-vitg    R   1:23:40  juno-g[01-02]\n"
+    table = SACCT.format(own="OUT_OF_MEMORY").replace("vx[21-22]", nodes).replace("66213", "66190.0")
+    files = {"slurm-66190.out": steps(0, 12910, "14:10", 12), "squeue.txt": queue, "sacct.txt": table}
+    diagnosis = diagnosed(tmp_path, files)
+    assert ("host-oom-killed" in causes(diagnosis)) is counts

@@ -64,13 +64,14 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
 
 def _how_suspects_ended(answer: Diagnosis) -> str:
     """`; rank 11 raised RuntimeError at train.py:402`, for a cause that blames no rank; empty if that is not seen."""
-    if answer.culprits.ranks or len(answer.suspects) != 1 or not (suspect := answer.suspects[0]).ranks:
+    if answer.culprits.ranks or len(answer.suspects) != 1:
         return ""
+    suspect = answer.suspects[0]
     place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
-    if suspect.event is SuspectEvent.SILENT:
+    if suspect.event is SuspectEvent.SILENT and suspect.ranks:
         return f"; {rank_list(suspect.ranks)} left no report"
     how = _ended_how(suspect)
-    return f"; {rank_list(suspect.ranks)}{how}{place}" if how else ""
+    return f"; {rank_list(suspect.ranks, nobody=_NOBODY)}{how}{place}" if how else ""
 
 
 def with_headline(said: Diagnosis, waits: Waits, seats: Mapping[int, Seat]) -> Diagnosis:

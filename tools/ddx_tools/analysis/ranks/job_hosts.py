@@ -69,6 +69,19 @@ def listed_hosts(store: Store) -> list[HostList]:
     return [each for row in rows if row["nodes"] for each in host_lists(f"NodeList={row['nodes']}".encode())]
 
 
+def are_apart(nodes: str, others: str) -> bool:
+    """Whether two node lists of a scheduler, such as `gpu[01-04]` and `gpu07`, are known to have no host in common."""
+    one, other = (
+        {
+            (each.prefix, each.width, number)
+            for each in host_lists(f"NodeList={text}".encode())
+            for number in each.numbers
+        }
+        for text in (nodes, others)
+    )
+    return bool(one and other) and one.isdisjoint(other)
+
+
 def other_hosts_in(text: str, lists: Iterable[HostList]) -> set[str]:
     """The names in a text that have the form of listed hosts and are not among them; empty if it names a listed one."""
     numbers_of: dict[tuple[str, int], set[int]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
 from ddx_tools.analysis.ranks.good_ends import is_of_another_job, job_number
-from ddx_tools.analysis.ranks.job_hosts import HostList, is_of_another_host
+from ddx_tools.analysis.ranks.job_hosts import HostList, are_apart, is_of_another_host
 from ddx_tools.analysis.ranks.job_time import JobTime
 from ddx_tools.knowledge.amd_events import amd_events
 from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, ends_its_process, xid_code
@@ -99,9 +99,20 @@ def mark_other_jobs(
     strangers = {
         (fact.host, fact.values.get("pid")) for fact in facts if is_of_another_job(fact.values.get("cgroup"), jobs)
     }
+    running = {
+        (job_number(str(fact.subject)), str(fact.values.get("nodes")))
+        for fact in facts
+        if fact.values.get("state") == "RUNNING"
+    }
     for fact in facts:
         if fact.topic == "job_state":
-            elsewhere = bool(jobs) and job_number(str(fact.subject)) not in jobs
+            # Clusters number their jobs alike, and a scheduler starts a job again on other nodes.
+            number = job_number(str(fact.subject))
+            its = str(fact.values.get("nodes"))
+            elsewhere = (bool(jobs) and number not in jobs) or (
+                fact.values.get("state") != "RUNNING"
+                and any(other == number and are_apart(its, nodes) for other, nodes in running)
+            )
             fact.values["of_log"] = str(fact.subject) in jobs
         else:
             is_end = _ends_a_process(fact)
