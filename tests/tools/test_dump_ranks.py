@@ -70,10 +70,11 @@ def test_logs_that_contradict_each_other_tell_nothing(tmp_path: Path) -> None:
         (PIDS, "rank 0 world_size=4 start\n", [[2]]),
         (PIDS, "rank 0 world_size=8 start\n", []),
         (PIDS, "nothing about sizes\n", []),
-        ([118805, 118806, 118807, 118808], "nothing about sizes\n", [[2]]),
-        ([118805, 118806, 118807, 118808], "rank 0 world_size=8 start\n", []),
+        ([118805, 118806, 118807, 118808], "nothing about sizes\n", []),
+        (PIDS, "torchrun --nnodes=4 --nproc_per_node=4 train.py\n", []),
+        (PIDS, "torchrun --nproc_per_node=4 train.py\n", [[2]]),
     ],
-    ids=["as many as ranks", "too few", "unknown number", "in a row", "in a row but too few"],
+    ids=["as many as ranks", "too few", "unknown number", "in a row", "several nodes", "one node"],
 )
 def test_the_order_of_processes_counts_if_none_may_be_missing(
     tmp_path: Path, pids: list[int], log: str, expected: list[list[int]]
@@ -90,3 +91,16 @@ def test_processes_that_only_ps_lists_count_for_the_order(tmp_path: Path) -> Non
     )
     assert not unread(found)
     assert 3 in {rank for each in ranks(found) for rank in each}
+
+
+def test_containers_that_number_processes_alike_tell_nothing(tmp_path: Path) -> None:
+    for pod, first in (("pod-a", 0), ("pod-b", 2)):
+        (tmp_path / pod).mkdir()
+        for local, pid in enumerate((101, 102)):
+            frames = ASKING if (pod, pid) == ("pod-b", 102) else WAITING
+            (tmp_path / pod / f"{pid}.txt").write_text(DUMP.format(pid=pid, command=COMMAND, frames=frames))
+            log = f"rank={first + local} pid={pid} world_size=4 up\n"
+            (tmp_path / pod / f"train{local}.log").write_text(log if pod == "pod-a" else "nothing\n")
+    found = investigate([str(tmp_path)]).diagnose()
+    assert not ranks(found)
+    assert unread(found)

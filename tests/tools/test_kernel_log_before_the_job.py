@@ -33,7 +33,7 @@ def test_an_xid_of_last_week_is_none_of_a_job_that_made_calls_since(tmp_path: Pa
 
 @pytest.mark.parametrize("stamp", ["[Thu Nov 26 15:29:37 2026]", "[12345.678901]"], ids=["just before", "undated"])
 def test_one_of_the_day_counts_and_one_of_no_known_time(tmp_path: Path, stamp: str) -> None:
-    assert xids(tmp_path, f"{stamp} {XID}") == {"host", "log"}
+    assert xids(tmp_path, f"{stamp} {XID}") == {"host"}
 
 
 LOST = "NVRM: Xid (PCI:0000:3b:00): 79, pid=991, name=python, GPU has fallen off the bus."

@@ -12,6 +12,7 @@ from ddx_tools.parsers.logs.log_lines import lines_of
 from ddx_tools.parsers.logs.log_prefixes import Labels
 from ddx_tools.parsers.logs.new_starts import new_start
 from ddx_tools.parsers.logs.step_lines import step_facts
+from ddx_tools.probes.host.scheduler import workload_of
 
 OOM = (
     "[Tue Nov 10 {at} 2026] oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
@@ -20,6 +21,18 @@ OOM = (
     "anon-rss:401220316kB, file-rss:2204kB, shmem-rss:10240kB\n"
 )
 XID = "[Tue Nov 10 {at} 2026] NVRM: Xid (PCI:0000:{bus}:00): {xid}, pid={pid}, name=python3, {words}\n"
+
+
+NCCL = (
+    "{host}:{pid}:{pid} [{local}] NCCL INFO ncclCommInitRank comm 0x55d9455faddc rank {rank} nranks 4 cudaDev {local} "
+    "nvmlDev {local} busId {bus} commId 0x6be0f3517c8a1d20 - Init COMPLETE\n"
+)
+JOB_OF_TWO_HOSTS = "".join(
+    NCCL.format(
+        host=f"slinky-0{3 + rank // 2}", pid=20410 + rank, local=rank % 2, rank=rank, bus=("19000", "bb000")[rank % 2]
+    )
+    for rank in range(4)
+)
 
 
 def diagnosed(folder: Path, files: dict[str, str]) -> Diagnosis:
@@ -70,13 +83,19 @@ def test_a_rank_that_failed_before_its_peers_went_on_is_of_another_job(
     assert (diagnosis.verdict is Verdict.DIAGNOSED) is counts
 
 
-@pytest.mark.parametrize(("at", "counts"), [("12:17:31", False), ("14:12:50", True)])
-def test_a_process_that_ended_before_the_last_steps_was_none_of_the_job(tmp_path: Path, at: str, counts: bool) -> None:
+@pytest.mark.parametrize(
+    ("at", "pid", "counts"),
+    [("12:17:31", 911, False), ("14:12:50", 846, True), ("12:17:31", 846, True)],
+    ids=["long before the last steps", "with the rank", "a clock that is off"],
+)
+def test_a_process_that_ended_before_the_last_steps_was_none_of_the_job(
+    tmp_path: Path, at: str, pid: int, counts: bool
+) -> None:
     log = steps(0, 9100, "14:11", 12) + (
         "E1110 14:12:53.310000 811 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) "
         "local_rank: 5 (pid: 846) of binary: /usr/bin/python3\n"
     )
-    kernel = OOM.format(at=at, memcg="/kubepods/x", name="python3", pid=846)
+    kernel = OOM.format(at=at, memcg="/kubepods/x", name="python3", pid=pid)
     diagnosis = diagnosed(tmp_path, {"train.log": log, "dmesg.txt": kernel})
     assert ("The kernel killed" in " ".join(claim.claim for claim in diagnosis.evidence)) is counts
     assert (causes(diagnosis)[:1] == ["host-oom-killed"] and diagnosis.verdict is Verdict.DIAGNOSED) is counts
@@ -227,26 +246,18 @@ def test_of_two_runs_of_torchrun_the_last_one_counts(tmp_path: Path) -> None:
 # --- warnings about machines while the job makes steps
 
 
-def test_a_warning_that_nothing_ties_to_a_job_that_makes_steps_decides_nothing(tmp_path: Path) -> None:
-    page = EXPORTER.format(own=0, other=43).replace("ddp-vit-l-worker-1", "").replace("two-tower-v9-worker-2", "")
-    diagnosis = diagnosed(tmp_path, {"train.log": steps(0, 6120, "14:11", 8), "metrics.txt": page})
-    assert diagnosis.verdict is Verdict.UNDECIDED
-    assert not diagnosis.causes
+@pytest.mark.parametrize(("host", "counts"), [("slinky-09", False), ("slinky-04", True)])
+def test_a_warning_about_a_host_of_others_decides_nothing_while_the_job_makes_steps(
+    tmp_path: Path, host: str, counts: bool
+) -> None:
+    page = EXPORTER.format(own=0, other=43).replace("node-3", host)
+    log = JOB_OF_TWO_HOSTS + "slinky-04:20413:20413 [1] NCCL INFO Using network IB\n" + steps(0, 6120, "14:11", 8)
+    diagnosis = diagnosed(tmp_path, {"train.log": log, "metrics.txt": page})
+    assert (diagnosis.verdict is Verdict.DIAGNOSED) is counts
+    assert bool(diagnosis.causes) is counts
 
 
 # --- which rank a message or a file is of
-
-
-NCCL = (
-    "{host}:{pid}:{pid} [{local}] NCCL INFO ncclCommInitRank comm 0x55d9455faddc rank {rank} nranks 4 cudaDev {local} "
-    "nvmlDev {local} busId {bus} commId 0x6be0f3517c8a1d20 - Init COMPLETE\n"
-)
-JOB_OF_TWO_HOSTS = "".join(
-    NCCL.format(
-        host=f"slinky-0{3 + rank // 2}", pid=20410 + rank, local=rank % 2, rank=rank, bus=("19000", "bb000")[rank % 2]
-    )
-    for rank in range(4)
-)
 
 
 def test_a_kernel_log_that_is_named_for_a_host_of_the_job_is_of_it(tmp_path: Path) -> None:
@@ -324,3 +335,88 @@ def test_a_job_of_the_same_number_on_other_nodes_is_another(tmp_path: Path, node
     files = {"slurm-66190.out": steps(0, 12910, "14:10", 12), "squeue.txt": queue, "sacct.txt": table}
     diagnosis = diagnosed(tmp_path, files)
     assert ("host-oom-killed" in causes(diagnosis)) is counts
+
+
+# --- what does not show that a failure was another's
+
+LATER = {
+    "an evaluation goes on": {"eval.log": steps(0, 9, "14:05", 200).replace("rank=0 step", "eval step")},
+    "another job goes on": {
+        "vit/train.log": steps(0, 9, "13:40", 400, "vx9").replace("loss", "top1").replace("rank=0 ", "")
+    },
+    "an uploader exits with 0": {"rank0.log": "uploader: aws s3 sync exited with code 0\n"},
+    "a wrapper ends with 0": {
+        "rank0.log": "srun: error: gpu-12: task 3: Exited with exit code 1\n+ true\nexit code: 0\n"
+    },
+    "one of two launchers exits with 0": {
+        "rank0.log": "torchrun exited with code 0\n",
+        "node1.log": "torchrun exited with code 1\n",
+    },
+}
+
+
+@pytest.mark.parametrize("more", LATER.values(), ids=LATER.keys())
+def test_a_failure_with_which_the_jobs_steps_stopped_counts(tmp_path: Path, more: dict[str, str]) -> None:
+    files = {f"rank{rank}.log": steps(rank, 1009, "14:12", 8) for rank in range(3)}
+    files["rank3.log"] = steps(3, 1010, "14:12", 7, "gpu-14") + raised(3, "14:13:10")
+    for name, text in more.items():
+        files[name] = files.get(name, "") + text
+    diagnosis = diagnosed(tmp_path, files)
+    assert diagnosis.verdict is Verdict.DIAGNOSED
+    assert diagnosis.culprits.ranks == [3]
+
+
+def test_an_exception_without_a_date_is_not_as_old_as_the_start_of_its_log(tmp_path: Path) -> None:
+    error = 'Traceback (most recent call last):\n  File "train.py", line 60, in step\nValueError: too long\n'
+    files = {
+        "rank0.log": steps(0, 1, "13:21", 300),
+        "rank3.log": "2026-11-10 13:20:07 gpu-12 rank=3 starting\n"
+        + "".join(f"[rank3]: {x}\n" for x in error.splitlines()),
+    }
+    assert diagnosed(tmp_path, files).culprits.ranks == [3]
+
+
+def test_a_rank_that_an_asynchronous_job_misses_later_counts(tmp_path: Path) -> None:
+    waits = (
+        "[rank0]:[E1110 15:03:20.1 ProcessGroupNCCL.cpp:552] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=812, OpType=BROADCAST, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800071 "
+        "milliseconds before timing out.\n"
+    )
+    rollout = steps(4, 300, "14:05", 40).replace("step", "rollout step") + raised(4, "14:11:40").replace(
+        "step 1017", "x"
+    )
+    files = {"rank0.log": steps(0, 1000, "14:05", 168) + waits, "rank4.log": rollout}
+    assert diagnosed(tmp_path, files).culprits.ranks == [4]
+
+
+@pytest.mark.parametrize("log", ["gpt_h66190_rank0.log", "rank66190.log"])
+def test_a_number_in_a_name_is_not_always_a_job(tmp_path: Path, log: str) -> None:
+    memcg = "/system.slice/slurmstepd.scope/job_66213/step_0/user"
+    files = {
+        log: steps(0, 12910, "14:10", 12),
+        "dmesg.txt": OOM.format(at="14:12:02", memcg=memcg, name="python3", pid=588120),
+        "sacct.txt": SACCT.format(own="COMPLETED").replace("  FAILED", "OUT_OF_M"),
+    }
+    diagnosis = diagnosed(tmp_path, files)
+    assert diagnosis.verdict is not Verdict.HEALTHY
+    assert "host-oom-killed" in causes(diagnosis)
+
+
+def test_runs_of_torchrun_at_the_same_time_are_of_one_job(tmp_path: Path) -> None:
+    files = {f"logs/trainer_w3k0zq1v/attempt_0/{rank}/stderr.log": steps(rank, 10, "14:11", 8) for rank in range(2)}
+    files["logs/rollout_8h2mcn5r/attempt_0/3/stderr.log"] = steps(3, 1010, "14:11", 8) + raised(3, "14:12:20")
+    assert diagnosed(tmp_path, files).culprits.ranks == [3]
+
+
+@pytest.mark.parametrize(
+    ("pod", "workload"),
+    [
+        ("llm-pt-a-master-0", "llm-pt-a"),
+        ("llm-pre-0-x7kzp", "llm-pre"),
+        ("mtp-2", "mtp"),
+        ("train", "train"),
+        ("a" + "-1234567890" * 40 + "-x", "a" + "-1234567890" * 40 + "-x"),
+    ],
+)
+def test_the_workload_of_a_pod(pod: str, workload: str) -> None:
+    assert workload_of(pod) == workload

@@ -129,12 +129,13 @@ def hosts_of_job(findings: Iterable[Finding]) -> set[str]:
 
 
 def is_untied_warning(match: Match, hosts: Set[str]) -> bool:
-    """Whether a clause rests only on warnings about parts of machines that no rank and no host of the job is known to
-    use. `hosts`: those of the job."""
-    return all(
+    """Whether a clause rests only on warnings about machines that are none of the job's. `hosts`: those of the job."""
+    return bool(hosts) and all(
         f.severity is Severity.WARNING
         and f.code.partition(".")[0] in _OF_MACHINES
-        and not (f.ranks or hosts & {*f.hosts})
+        and not f.ranks
+        and bool(f.hosts)
+        and hosts.isdisjoint(f.hosts)
         for f in match.findings
     )
 

@@ -20,10 +20,10 @@ _PACKAGE_ROOT = re.compile(
 
 # py-spy's text dumps shorten library paths to their package root; these packages are never the user's program.
 _LIBRARY_ROOTS = frozenset(sys.stdlib_module_names) | {
-    "accelerate", "aiohttp", "anthropic", "anyio", "apex", "av", "azure", "bitsandbytes", "boto3", "botocore",
-    "cloudpickle", "cv2", "datasets", "decord", "deepspeed", "diffusers", "dill", "einops", "evaluate", "fairscale",
+    "accelerate", "aiohttp", "anthropic", "anyio", "azure", "bitsandbytes", "boto3", "botocore",
+    "cloudpickle", "cv2", "datasets", "decord", "deepspeed", "diffusers", "dill", "einops", "fairscale",
     "fastapi", "filelock", "flash_attn", "fsspec", "gcsfs", "grpc", "h11", "h5py", "httpcore", "httpx",
-    "huggingface_hub", "hydra", "joblib", "kornia", "lightning", "lightning_fabric", "lmdb", "megatron", "mlflow",
+    "huggingface_hub", "joblib", "kornia", "lightning", "lightning_fabric", "lmdb", "megatron", "mlflow",
     "msgpack", "multiprocess", "nltk", "numpy", "omegaconf", "openai", "pandas", "paramiko", "peft", "PIL", "psutil",
     "psycopg2", "pyarrow", "pymongo", "pytorch_lightning", "ray", "redis", "requests", "s3fs", "s3transfer",
     "safetensors", "scipy", "sentencepiece", "sglang", "sklearn", "smart_open", "sqlalchemy", "starlette",

@@ -91,10 +91,11 @@ def _by_task(events: list[LogEvent], hosts: Mapping[int, str]) -> None:
     """
     if any(event.details.get("local_rank") is not None for event in events):
         return
+    known = {host.partition(".")[0] for host in hosts.values()}
     tasks = [(event, event.details["task"]) for event in events if event.details.get("task") is not None]
     for event, task in tasks:
         of_task, of_rank = (str(name or "").partition(".")[0] for name in (event.details.get("node"), hosts.get(task)))
-        if of_task and of_rank and of_task != of_rank:
+        if of_task in known and of_rank and of_task != of_rank:
             return
     for event, task in tasks:
         if not event.ranks:

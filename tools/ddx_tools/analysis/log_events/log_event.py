@@ -12,7 +12,6 @@ from ddx_tools.analysis.ranks.job_time import JobTime
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.known_messages import SignatureMatch, kernel_signatures
 from ddx_tools.knowledge.library_messages import exception_messages
-from ddx_tools.knowledge.xid_codes import ends_its_process
 from ddx_tools.model.diagnosis import Evidence, Finding, Location, Severity
 from ddx_tools.model.user_frames import module_path
 
@@ -26,9 +25,6 @@ _FRAMES_LIMIT = 12
 _LAUNCHERS = ("ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException")
 _C10D = "torch/distributed/distributed_c10d.py"
 _LIMIT_EXPIRED = ("torch_watchdog_timeout", "torch_work_timed_out", "gloo_timeout", "torch_watchdog_nccl2")
-
-
-_KILLS = ("kernel_out_of_memory", "kernel_cgroup_out_of_memory")
 
 
 def is_kernel_message(kind: str, code: str | None) -> bool:
@@ -68,14 +64,7 @@ class LogEvent:
         """Whether it may be from the job's time: what the kernel said before or after that is none of the job's."""
         if ran is None or not is_kernel_message(self.kind, self.row["code"]):
             return True
-        at = (self.row["time_s"], self.details.get("in_year_s"))
-        return ran.holds(*at) and not (self._ends_its_process and ran.outlived(*at))
-
-    @property
-    def _ends_its_process(self) -> bool:
-        """Whether it is a message of the kernel about something that ends a process at once."""
-        number = str(self.details.get("xid", ""))
-        return self.row["code"] in _KILLS or (number.isdigit() and ends_its_process(int(number)))
+        return ran.holds(self.row["time_s"], self.details.get("in_year_s"))
 
     @property
     def is_note(self) -> bool:

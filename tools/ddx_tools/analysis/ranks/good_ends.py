@@ -6,9 +6,15 @@ import re
 from collections.abc import Collection
 
 from ddx_tools.evidence.store import Store
+from ddx_tools.knowledge.known_messages import signatures
 
-_NUMBER = re.compile(r"(?<!\d)\d{3,12}(?!\d)")
-_EXIT_ZERO = "exit_status_zero"
+_NUMBER = re.compile(
+    r"(?:^|[/_.-])(?:slurm|job|pbs|lsf|sacct)s?[-_.]?(?P<stated>\d{3,12})(?=[/_.-]|$)"
+    r"|[-_.](?P<last>\d{4,12})\.(?:out|err|o|e)$",
+    re.I,
+)
+"""Names of files by which schedulers write a job's output: `slurm-66190.out`, `%x_%j.out`."""
+_EXIT_ZERO, _EXIT_OTHER = "exit_status_zero", "exit_status_other"
 
 
 def job_number(subject: str) -> str:
@@ -17,14 +23,19 @@ def job_number(subject: str) -> str:
 
 
 def own_jobs(store: Store) -> frozenset[str]:
-    """The numbers of jobs that a scheduler lists and that a log's name or folder contains; empty if there are none."""
+    """The number of the job among those that a scheduler lists, if logs are named for exactly one of them; else empty.
+
+    Also empty if tasks of an array are listed: the kernel numbers these by themselves.
+    """
     listed = store.query("SELECT DISTINCT subject FROM host_facts WHERE topic = 'job_state' AND subject IS NOT NULL")
     numbers = {job_number(row["subject"]) for row in listed}
-    if not numbers:
+    if not numbers or any("_" in row["subject"] or "[" in row["subject"] for row in listed):
         return frozenset()
     paths = store.query("SELECT path FROM logs WHERE path IS NOT NULL")
-    names = {found for row in paths for found in _NUMBER.findall("/".join(row["path"].split("/")[-2:]))}
-    return frozenset(numbers & names)
+    found = (_NUMBER.finditer("/".join(row["path"].split("/")[-2:])) for row in paths)
+    names = {match["stated"] or match["last"] for matches in found for match in matches}
+    own = numbers & names
+    return frozenset(own) if len(own) == 1 else frozenset()
 
 
 def is_of_another_job(cgroup: str | None, jobs: Collection[str]) -> bool:
@@ -33,35 +44,50 @@ def is_of_another_job(cgroup: str | None, jobs: Collection[str]) -> bool:
     return bool(jobs) and found is not None and found[1] not in jobs
 
 
-def ended_well(store: Store) -> bool:
-    """Whether the log with the job's steps ends with exit code 0, or the scheduler says so and no log tells otherwise.
-
-    What failed elsewhere was no part of the job then, or the job went on without it.
-    """
-    return bool(exit_lines(store)) or (bool(_completed(store)) and not store.query(_FAILURES))
-
-
-def exit_lines(store: Store) -> dict[str, int]:
-    """The line of each log that says, after the last step in it, that the job ended with exit code 0."""
-    return {row["source"]: row["line"] for row in store.query(_EXITS)}
-
-
-def _completed(store: Store) -> set[str]:
+def is_completed(store: Store) -> bool:
+    """Whether the scheduler says that the job which the logs are of ended with exit code 0."""
     rows = store.query(
         "SELECT subject FROM host_facts WHERE topic = 'job_state' AND facts->>'state' = 'COMPLETED' "
         "AND coalesce(facts->>'exit_code', '0') = '0'"
     )
-    return {row["subject"] for row in rows} & own_jobs(store)
+    return not own_jobs(store).isdisjoint(row["subject"] for row in rows)
 
 
-_EXITS = f"""
-SELECT e.source, max(e.source_line) AS line FROM log_events e JOIN (
+def exit_lines(store: Store) -> dict[str, int]:
+    """The last step's line in each log that says, below it, that the job ended with exit code 0; empty if any differs.
+
+    A failure below that step differs, one of a rank in another log, and any other exit code. What else failed was no
+    part of the job, or the job went on without it.
+    """
+    exits = {row["source"]: row["last"] for row in store.query(_EXITS, [_EXIT_ZERO])}
+    if not exits:
+        return {}
+    steps = {row["source"] for row in store.query("SELECT DISTINCT source FROM log_events WHERE kind = 'step'")}
+    roots = [known.id for known in signatures() if known.role == "root" and known.id != _EXIT_ZERO]
+    for row in store.query(_FAILURES, [_EXIT_OTHER, roots]):
+        last = exits.get(row["source"])
+        if last is not None and row["source_line"] > last:
+            return {}
+        is_message = row["kind"] == "signature" and row["code"] != _EXIT_OTHER
+        if (
+            last is None
+            and not is_message
+            and (row["rank"] is not None or row["kind"] != "traceback" or row["source"] in steps)
+        ):
+            return {}
+    return exits
+
+
+_EXITS = """
+SELECT e.source, s.last FROM log_events e JOIN (
     SELECT source, max(source_line) AS last FROM log_events WHERE kind = 'step' GROUP BY source
 ) s ON s.source = e.source AND e.source_line > s.last
-WHERE e.kind = 'signature' AND e.code = '{_EXIT_ZERO}' AND e.rank IS NULL AND NOT coalesce(e.superseded, false)
-AND e.source NOT IN (SELECT source FROM logs WHERE left_out) GROUP BY e.source
+WHERE e.kind = 'signature' AND e.code = ? AND e.rank IS NULL AND NOT coalesce(e.superseded, false)
+AND e.source NOT IN (SELECT source FROM logs WHERE left_out) GROUP BY ALL
 """
 _FAILURES = """
-SELECT 1 FROM log_events WHERE kind IN ('traceback', 'exit', 'failure_summary', 'watchdog', 'gloo', 'fatal_stack')
-AND NOT coalesce(superseded, false) AND source NOT IN (SELECT source FROM logs WHERE left_out) LIMIT 1
+SELECT source, source_line, kind, code, rank FROM log_events WHERE NOT coalesce(superseded, false)
+AND (kind IN ('traceback', 'exit', 'failure_summary', 'watchdog', 'gloo', 'fatal_stack', 'error_file')
+    OR (kind = 'signature' AND (code = ? OR list_contains(?, code))))
+AND source NOT IN (SELECT source FROM logs WHERE left_out)
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from ddx_tools.evidence.store import Store
 _EARLIEST_S = 1e9
 """Smaller numbers are no times of day."""
 _LONG_S = 600.0
-"""Steps this long after something has ended a process show that the job does not need that process."""
+"""Steps this long after the end of a process show that the job does not need that process."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class JobTime:
     last_s: float
     year_known: bool = True
     """Whether anything states the year; if not, only month, day and time of day are right."""
-    stepped_s: float | None = None
-    """The time of its last step that a log prints."""
+    steps: tuple[tuple[float, float], ...] = ()
+    """The times of the first and the last step of each series of such lines, unless a rank then waited in vain."""
 
     def holds(self, time_s: float | None, in_year_s: float | None = None) -> bool:
         """Whether something may have happened from the job's first event to shortly after its last, in some time zone.
@@ -35,9 +36,9 @@ class JobTime:
         return time_s is None or self.first_s - CLOCKS_APART_S <= time_s <= self.last_s + CLOCKS_APART_S
 
     def outlived(self, time_s: float | None, in_year_s: float | None = None) -> bool:
-        """Whether the job made steps long after something happened, in whatever time zones the clocks are."""
+        """Whether all steps went on long after something happened, in whatever time zones the clocks are."""
         time_s = self._near(time_s, in_year_s)
-        return time_s is not None and self.stepped_s is not None and is_long_after(self.stepped_s, time_s)
+        return time_s is not None and all_go_on(self.steps, time_s)
 
     def ended_before(self, time_s: float | None, in_year_s: float | None = None) -> bool:
         """Whether its last event was long before something happened, in whatever time zones the clocks are."""
@@ -52,9 +53,9 @@ class JobTime:
         return None if undated is None else in_nearest_year(undated, self.last_s)
 
 
-def is_long_after(later_s: float, ended_s: float, *, zones_known: bool = False) -> bool:
+def is_long_after(later_s: float, ended_s: float) -> bool:
     """Whether something is long after an end, and not by the difference between time zones alone."""
-    return later_s - ended_s > _LONG_S and (zones_known or is_beyond_zones(later_s - ended_s))
+    return later_s - ended_s > _LONG_S and is_beyond_zones(later_s - ended_s)
 
 
 def in_nearest_year(time_s: float, about_s: float) -> float:
@@ -67,9 +68,24 @@ def in_nearest_year(time_s: float, about_s: float) -> float:
     return min(times, key=lambda one: abs(one - about_s), default=time_s)
 
 
-_LAST_STEP = """
-SELECT max(time_s) AS last FROM log_events WHERE kind = 'step' AND NOT coalesce(superseded, false)
-AND source NOT IN (SELECT source FROM logs WHERE left_out)
+def all_go_on(steps: Iterable[tuple[float, float]], ended_s: float) -> bool:
+    """Whether steps were made long after something ended, and no series of steps stopped with it.
+
+    `steps`: the times of the first and the last step of each series.
+    """
+    lasts = [last_s for _, last_s in steps]
+    stopped = any(abs(last_s - ended_s) <= _LONG_S for last_s in lasts)
+    return not stopped and any(is_long_after(last_s, ended_s) for last_s in lasts)
+
+
+_SERIES = """
+SELECT min(time_s) AS first_s, max(time_s) AS last_s FROM log_events WHERE kind = 'step' AND time_s IS NOT NULL
+AND NOT coalesce(superseded, false) AND source NOT IN (SELECT source FROM logs WHERE left_out)
+GROUP BY source, rank, details->>'shape'
+"""
+_WAITS = """
+SELECT 1 FROM log_events WHERE kind IN ('watchdog', 'gloo') AND NOT coalesce(superseded, false)
+AND source NOT IN (SELECT source FROM logs WHERE left_out) LIMIT 1
 """
 
 
@@ -82,15 +98,15 @@ def job_time(store: Store) -> JobTime | None:
         "WHERE NOT coalesce(left_out, false)",
     )
     if logged is not None:
-        stepped_s = store.query(_LAST_STEP)[0]["last"]
-        logged = replace(logged, stepped_s=stepped_s if stepped_s is None or stepped_s >= _EARLIEST_S else None)
+        series = () if store.query(_WAITS) else store.query(_SERIES)
+        logged = replace(logged, steps=tuple((row["first_s"], row["last_s"]) for row in series))
     if called is None or logged is None:
         return called or logged
     first_s, last_s = (
         one if logged.year_known else in_nearest_year(one, called.last_s) for one in (logged.first_s, logged.last_s)
     )
-    stepped_s = logged.stepped_s if logged.year_known else None
-    return JobTime(min(called.first_s, first_s), max(called.last_s, last_s), stepped_s=stepped_s)
+    steps = logged.steps if logged.year_known else ()
+    return JobTime(min(called.first_s, first_s), max(called.last_s, last_s), steps=steps)
 
 
 def _between(store: Store, query: str) -> JobTime | None:

@@ -50,6 +50,7 @@ _POD_STATE = re.compile(r"\s+(?P<which>State|Last State):\s+(?P<state>\w{1,30})\
 _POD_REASON = re.compile(r"\s+Reason:\s+(?P<reason>\w{1,40})\s*$")
 _POD_EXIT = re.compile(r"\s+Exit Code:\s+(?P<code>\d{1,4})\s*$")
 _GET_PODS = re.compile(r"\s*(?P<all>NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS")
+_POD_SPACE = re.compile(r"\s*Namespace:\s+(?P<namespace>[a-z0-9][\w.-]{0,62})\s*$")
 _NAMESPACE = re.compile(r"\s*[a-z0-9][\w.-]{0,62}(?=\s)")
 _POD_ROW = re.compile(r"\s*(?P<name>[a-z0-9][\w.-]{0,120})\s+\d{1,4}/\d{1,4}\s+(?P<status>[A-Z][\w:/]{1,40})\s+\d{1,6}")
 
@@ -192,20 +193,24 @@ def _pods(lines: Sequence[TextLine]) -> Iterator[HostFact]:
     pod = node = container = None
     state: HostFact | None = None
     table = of_all = False
+    space: dict[str, str] = {}
     for line in lines:
         text = line.text
         if found := _POD_NAME.match(text):
-            pod, node, container = found["name"], None, None
+            pod, node, container, space = found["name"], None, None, {}
+        elif found := _POD_SPACE.match(text):
+            space = {"namespace": found["namespace"]}
         elif found := _POD_NODE.match(text):
             node = found["node"]
         elif found := _GET_PODS.match(text):
             table, of_all = True, found["all"] is not None
         elif table and (found := _POD_ROW.match(text, _width(_NAMESPACE, text) if of_all else 0)):
-            yield HostFact("pod_state", found["name"], line, {"state": found["status"], "scheduler": "kubernetes"})
+            row = {"state": found["status"], "scheduler": "kubernetes"}
+            yield HostFact("pod_state", found["name"], line, row | ({"namespace": text.split()[0]} if of_all else {}))
         elif found := _POD_STATE.match(text):
             yield from (state,) if state else ()
             values = {"state": found["state"], "last": found["which"] == "Last State", "scheduler": "kubernetes"}
-            values |= {name: value for name, value in (("nodes", node), ("container", container)) if value}
+            values |= {name: value for name, value in (("nodes", node), ("container", container)) if value} | space
             state = HostFact("pod_state", pod, line, values)
         elif state and (found := _POD_REASON.match(text)):
             state.values["reason"] = found["reason"]

@@ -47,7 +47,7 @@ _IT_OF_EPOCH = re.compile(r"(?<![\w.])epoch:? {0,2}\d{1,9},? {1,3}it:? {1,8}(\d{
 # "it 21000 ctc 1.28", from programs' own prints: a decimal number with a name follows, unlike in prose.
 _IT = re.compile(
     r"(?<![\w.])it[ =:]{1,3}(\d{1,12})(?:/(\d{1,12}))?"
-    r"(?= {1,3}[^\W\d]\w{0,30} {0,2}[:= ] {0,2}[-+]?\d{1,12}(?:\.\d|e))",
+    r"(?= {1,3}[^\W\d]\w{1,30} {0,2}[:= ] {0,2}[-+]?\d{1,12}(?:\.\d|e))",
     re.I,
 )
 _LOSS = re.compile(r"(?<![a-z])loss['\"]?(?: {0,3}[:=]| is)? {0,12}(?:tensor\()?(" + _NUMBER + ")", re.I)

@@ -178,8 +178,13 @@ def xid_of(name: str, labels: dict[str, str], value: float) -> int | None:
 
 
 def pod_of(labels: dict[str, str]) -> dict[str, str]:
-    """The pod that uses a GPU, as a value named `pod`: empty if none does, missing where exporters do not tell."""
-    return {"pod": labels["pod"][:253]} if "pod" in labels else {}
+    """The pod that uses a GPU and its namespace, as values `pod` and `namespace`; empty if the labels do not tell.
+
+    A Prometheus server that scrapes the exporter moves the exporter's own labels to `exported_pod` and the like.
+    """
+    prefix = "exported_" if labels.get("exported_pod") else ""
+    found = {name: labels.get(prefix + name, "")[:253] for name in ("pod", "namespace")}
+    return found if all(found.values()) else {}
 
 
 def gpu_of(labels: dict[str, str]) -> str:

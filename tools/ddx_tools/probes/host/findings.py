@@ -20,7 +20,7 @@ from ddx_tools.analysis.host_facts.host_fact import (
 )
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
 from ddx_tools.analysis.nccl.ring_flow import ring_flow_findings
-from ddx_tools.analysis.ranks.good_ends import ended_well, own_jobs
+from ddx_tools.analysis.ranks.good_ends import exit_lines, is_completed, own_jobs
 from ddx_tools.analysis.ranks.job_hosts import listed_hosts
 from ddx_tools.analysis.ranks.job_time import job_time
 from ddx_tools.evidence.store import Store
@@ -36,7 +36,7 @@ from ddx_tools.probes.host.hang_flags import hang_flag_findings
 from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
-from ddx_tools.probes.host.kernel import kernel_findings, mark_other_jobs, mark_other_processes, mark_others
+from ddx_tools.probes.host.kernel import Ended, kernel_findings, mark_other_jobs, mark_other_processes, mark_others
 from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import of_own_workloads, scheduler_findings
@@ -47,9 +47,10 @@ def machine_findings(store: Store) -> list[Finding]:
     facts = with_hosts_of_names(store, read_facts(store))
     left_out = {row["source"] for row in store.query("SELECT source FROM logs WHERE left_out")}
     ran = job_time(store)
-    mark_others(facts, ran, left_out, listed_hosts(store))
+    mark_others(facts, ran, left_out, listed_hosts(store), _reported_ends(store))
     mark_other_processes(facts, _pids_of_all_ranks(store))
-    mark_other_jobs(facts, own_jobs(store), ran, ended_well=ended_well(store))
+    over = Ended(by_log=bool(exit_lines(store)), by_scheduler=is_completed(store))
+    mark_other_jobs(facts, own_jobs(store), ran, over)
     logs = store.query("SELECT path FROM logs WHERE NOT coalesce(left_out, false)")
     facts = of_own_workloads(facts, [posixpath.basename(row["path"]) for row in logs if row["path"]])
     return [
@@ -71,6 +72,15 @@ def with_hosts_of_names(store: Store, facts: Iterable[HostFactRow]) -> list[Host
         # The longest may contain others: `gpu-0-1` of `gpu-0`.
         hosts[path] = named[-1] if named and all(one in named[-1] for one in named) else None
     return [replace(fact, host=fact.host or hosts.get(fact.evidence.source)) for fact in facts]
+
+
+def _reported_ends(store: Store) -> dict[int, bool]:
+    """The process ids whose end a launcher reports, and whether any such report is of the current attempt."""
+    rows = store.query(
+        "SELECT pid, bool_or(NOT coalesce(superseded, false)) AS now FROM log_events "
+        "WHERE kind IN ('exit', 'failure_summary') AND pid IS NOT NULL GROUP BY pid"
+    )
+    return {row["pid"]: row["now"] for row in rows}
 
 
 def _pids_of_all_ranks(store: Store) -> dict[str, set[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
@@ -37,8 +37,12 @@ _LASTING = {"gpu_off_bus", "iommu"}
 """What outlasts its message on the machine that ddx looks at: a GPU lost before the job began is still lost."""
 _SETTINGS = {"iommu"}
 """What the kernel does from its start on, whenever that was."""
-_OF_PYTHON = re.compile(r"py(?:thon|py)|pt_|ray\b|torchrun|accelerate|deepspeed|train|jupyter|\S*::|\S*\.py")
-"""Names of processes that may be ranks or their children."""
+_OF_OTHERS = re.compile(
+    r"(?:java|node|vector|fluent|prometheus|postgres|mysqld|mariadbd|redis-server|mongod|nginx|httpd|apache2|containerd"
+    r"|dockerd|kubelet|sshd|systemd|chrome|firefox|Xorg|gnome|opensearch|elasticsearch|logstash|filebeat|telegraf"
+    r"|grafana|loki|promtail|rclone|rsync|tar|gzip|zstd|pigz|bazel|cc1plus|ld|gcc|g\+\+|rustc|cargo|go)\b"
+)
+"""Names of programs that are no ranks nor children of ranks."""
 _HANGS = ("ring_timeout", "queue_hang", "reset_begun", "fatal_error")
 _RESET_ENDS = ("reset_succeeded", "reset_failed")
 
@@ -66,17 +70,24 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def mark_others(
-    facts: Iterable[HostFactRow], ran: JobTime | None, left_out: Collection[str], hosts: Collection[HostList]
+    facts: Iterable[HostFactRow],
+    ran: JobTime | None,
+    left_out: Collection[str],
+    hosts: Collection[HostList],
+    reported: Mapping[int, bool],
 ) -> None:
     """Mark what kernels logged long before the job's first known event, or long after its last one, or elsewhere.
 
     `left_out`: the sources of logs that are not of the job, such as those of other hosts. `hosts`: those of the job.
+    `reported`: the process ids whose end a launcher reports, and whether that was of this attempt.
     """
     for fact in of_topic(facts, "kernel"):
         time_s, in_year_s = fact.values.get("time_s"), fact.values.get("in_year_s")
         of_other_time = ran is not None and not ran.holds(time_s, in_year_s)
         elsewhere = fact.evidence.source in left_out or is_of_another_host(fact.evidence.quote, hosts)
-        survived = ran is not None and _ends_a_process(fact) and ran.outlived(time_s, in_year_s)
+        own = reported.get(fact.values.get("pid", -1))
+        survived = own is None and ran is not None and ran.outlived(time_s, in_year_s)
+        survived = _ends_a_process(fact) and (survived or own is False)
         if fact.subject not in _SETTINGS and (of_other_time or elsewhere or survived):
             fact.values["not_of_job"] = True
 
@@ -86,13 +97,19 @@ def _ends_a_process(fact: HostFactRow) -> bool:
     return fact.subject == "oom_kill" or (fact.subject == "xid" and ends_its_process(fact.values["xid"]))
 
 
-def mark_other_jobs(
-    facts: Iterable[HostFactRow], jobs: Collection[str], ran: JobTime | None, *, ended_well: bool
-) -> None:
+@dataclass(frozen=True)
+class Ended:
+    """Whether the job's log says that it ended with exit code 0, and whether the scheduler does."""
+
+    by_log: bool
+    by_scheduler: bool
+
+
+def mark_other_jobs(facts: Iterable[HostFactRow], jobs: Collection[str], ran: JobTime | None, over: Ended) -> None:
     """Mark what schedulers and kernels report of other jobs than these.
 
-    If the job ended well, so are ends of processes, and all that happened later. `jobs`: the numbers of the job that
-    the logs are of, whose state is marked as well; none are known if it is empty.
+    After the end of a job that ended with exit code 0, all is another's; if its own log says so, so are ends of
+    processes. `jobs`: the number of the job that the logs are of, whose state is marked as well; empty if unknown.
     """
     facts = [fact for fact in facts if fact.topic in ("job_state", "kernel")]
     # The kernel names the control group in one of several lines about a kill.
@@ -118,7 +135,7 @@ def mark_other_jobs(
             is_end = _ends_a_process(fact)
             later = ran is not None and ran.ended_before(fact.values.get("time_s"), fact.values.get("in_year_s"))
             stranger = is_end and (fact.host, fact.values.get("pid")) in strangers
-            elsewhere = stranger or (ended_well and (is_end or later))
+            elsewhere = stranger or (over.by_log and is_end) or (later and (over.by_log or over.by_scheduler))
         if elsewhere:
             fact.values["not_of_job"] = True
 
@@ -295,7 +312,7 @@ def _kills(kernel: list[HostFactRow]) -> Iterator[Finding]:
         whose = {"cgroup": "the limit of its container or job", "host": "the memory of the whole host"}
         limit = whose.get(str(said.get("limit")), "memory")
         held = f", which held {gibibytes(said['rss_bytes'])}" if said.get("rss_bytes") else ""
-        may_be_of_job = "process" not in said or bool(_OF_PYTHON.match(said["process"]))
+        may_be_of_job = not _OF_OTHERS.match(str(said.get("process", "")))
         other = "" if may_be_of_job else " Nothing shows that this was a process of the job."
         yield finding(
             "host.oom_kill",

@@ -18,26 +18,34 @@ _NOT_STARTED = re.compile(
     r"Pending|ContainerCreating|PodInitializing|Init:|ErrImage|ImagePull|InvalidImage|CreateContainer"
 )
 _FEW = 3
+_ROLES = {"master", "worker", "launcher", "chief", "node", "leader", "ps"}
+_NUMBERED = re.compile(r"\w{0,10}\d+")
+_RANDOM = re.compile(r"[a-z0-9]{5}")
+"""The end of the name of a pod of an indexed Job."""
 
 
 def of_own_workloads(facts: list[HostFactRow], log_names: Collection[str]) -> list[HostFactRow]:
-    """Leave out pods, and GPUs of pods, of other workloads than those that logs are named for.
+    """Leave out pods, and GPUs of pods, in other namespaces than the pods whose names or workloads logs are named for.
 
-    `llm-a-rank3.log` is not of pod `sft-worker-0`. If no log is named for any workload, all may be of the job.
+    What has no namespace stays; so does all if no log is named for any workload.
     """
-    pods = {id(fact): pod for fact in facts if (pod := _pod_of(fact)) is not None}
-    workloads = sorted({workload_of(pod) for pod in pods.values() if pod}, key=len, reverse=True)
-    named = (next((one for one in workloads if _names(log, one)), None) for log in log_names)
-    own = {one for one in named if one is not None}
-    return [fact for fact in facts if not own or id(fact) not in pods or workload_of(pods[id(fact)]) in own]
+    named = " ".join(log_names)
+    pods = {id(fact): (pod, fact.values.get("namespace")) for fact in facts if (pod := _pod_of(fact))}
+    workloads = {pod: workload_of(pod) for pod, _ in pods.values()}
+    own = {one for one in {*workloads.values()} if "-" in one and one in named and _names(named, one)}
+    own |= {workload for pod, workload in workloads.items() if pod in named and _names(named, pod)}
+    spaces = {space for pod, space in pods.values() if workloads[pod] in own}
+    if not own or None in spaces:
+        return facts
+    return [fact for fact in facts if pods.get(id(fact), ("", None))[1] in (None, *spaces)]
 
 
 def _pod_of(fact: HostFactRow) -> str | None:
     return fact.subject if fact.topic == "pod_state" else fact.values.get("pod")
 
 
-def _names(log: str, workload: str) -> bool:
-    return re.search(rf"(?<![A-Za-z0-9]){re.escape(workload)}(?![A-Za-z0-9])", log) is not None
+def _names(logs: str, workload: str) -> bool:
+    return re.search(rf"(?<![A-Za-z0-9]){re.escape(workload)}(?![A-Za-z0-9])", logs) is not None
 
 
 def scheduler_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
@@ -146,8 +154,13 @@ def _not_started(pods: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def workload_of(pod: str) -> str:
-    """The name prefix that pods of one job share: operators append the role and a number."""
-    return re.sub(r"(?:-(?:master|worker|launcher|chief|node|leader|ps|\w{0,10}\d+))+$", "", pod)
+    """The name prefix that pods of one job share: operators append the role, a number, and at times five letters."""
+    parts = pod.split("-")
+    if len(parts) > 2 and _RANDOM.fullmatch(parts[-1]) and parts[-2].isdigit():
+        parts.pop()
+    while len(parts) > 1 and (parts[-1] in _ROLES or _NUMBERED.fullmatch(parts[-1])):
+        parts.pop()
+    return "-".join(parts)
 
 
 def _pod(pod: HostFactRow, *, alone: bool) -> Iterator[Finding]:

@@ -239,9 +239,9 @@ _ENDING = ("rank.", "gpu.", "host.", "device.", "memory.", "network.", "collecti
 
 
 def without_overcome(events: list[LogEvent], exits: Mapping[str, int]) -> list[LogEvent]:
-    """Leave out what did not keep the job from ending with exit code 0: failures above that line, and those of others.
+    """Leave out what did not keep the job from ending with exit code 0: failures above its last step, or of others.
 
-    `exits`: the line that states it, by log. In other logs, failures of known ranks count nevertheless.
+    `exits`: the line of the last step in each log that ends so. In other logs, failures of known ranks count.
     """
 
     def is_overcome(event: LogEvent) -> bool:
@@ -250,8 +250,8 @@ def without_overcome(events: list[LogEvent], exits: Mapping[str, int]) -> list[L
                 return False
         elif event.kind not in _FAILURES:
             return False
-        end = exits.get(event.row["source"])
-        return not event.ranks if end is None else event.row["source_line"] < end
+        last = exits.get(event.row["source"])
+        return not event.ranks if last is None else event.row["source_line"] < last
 
     return [event for event in events if not is_overcome(event)] if exits else events
 
@@ -305,7 +305,7 @@ def earlier_attempt(earlier: list[LogEvent], events: list[LogEvent], unheard: Co
         code="job.earlier_attempt",
         severity=Severity.NOTICE,
         ranks=sorted({rank for event in failed for rank in event.ranks}),
-        summary=f"The job was restarted after errors that are still in the log.{words}",
+        summary=f"The job was restarted after errors that are still in the log, or went on without what failed.{words}",
         evidence=[event.evidence for event in failed[:_EVIDENCE_LIMIT]],
         attributes={
             "steps_since": 0 if troubled else len(since),

@@ -14,7 +14,8 @@ from typing import Any
 
 from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS
 from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
-from ddx_tools.analysis.ranks.job_time import in_nearest_year, is_long_after
+from ddx_tools.analysis.ranks.job_time import all_go_on, in_nearest_year, is_long_after
+from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.logs.log_prefixes import seconds_without_year
 from ddx_tools.probes.job_log.log_facts import LogFacts
 
@@ -23,6 +24,8 @@ Rows = Sequence[dict[str, Any]]
 _ATTEMPTS_APART_S = 2 * 3600.0
 _SPEAKS_ON_S = 600.0
 """What a process prints this long after an exception is no part of its end."""
+_NEAR_S = 60.0
+"""An exception without a date is as old as a line above it, if the last step in its log is this close to that."""
 _STEPS_APART = 10
 """Ranks of a job that has a collective in each step are fewer steps apart."""
 WAITS = ("watchdog", "gloo")
@@ -106,34 +109,71 @@ def mark_before_waits(rows: Iterable[dict[str, Any]], about_s: float) -> None:
             row["superseded"] = True
 
 
-def mark_before_steps(rows: Rows, about_s: float) -> None:
-    """Mark ends of ranks after which the job made steps for minutes: they belong to an earlier attempt or another job.
+@dataclass(frozen=True)
+class _Series:
+    """Lines about steps, of one form and one rank in one log: their times, and the last number."""
 
-    Nobody steps on for long without a rank of the job. What looks like a difference between time zones is none if the
-    rank had made fewer steps, too.
+    source: str
+    rank: int | None
+    shape: str
+    first_s: float
+    last_s: float
+    number: int
+
+
+def mark_before_steps(rows: Rows, about_s: float) -> None:
+    """Mark ends of ranks after which the job went on for minutes: they belong to an earlier attempt or another job.
+
+    Either ranks that print the same lines as it went far beyond its last step; or all steps went on, and no rank then
+    waited in vain: an asynchronous job may miss a rank only later.
     """
     current = [row for row in rows if not row.get("superseded")]
-    steps = [row for row in current if row["kind"] == "step" and row["time_s"] is not None]
-    stepped_s = max((row["time_s"] for row in steps), default=None)
-    if stepped_s is None:
-        return
-    numbers: dict[int | None, int] = {}
-    for row in steps:
-        number = json.loads(row["details"]).get("step")
-        if isinstance(number, int):
-            numbers[row["rank"]] = max(number, numbers.get(row["rank"], number))
-    for row in current:
-        ended_s = _ended_s(row, about_s) if row["kind"] in _ENDS else None
+    series = _all_series(current)
+    began = [at_s for row in current if row["kind"] in WAITS and (at_s := began_s(row, about_s)) is not None]
+    undated = any(row["kind"] in WAITS for row in current) and not began
+    for row in current if series else ():
+        ended_s = _ended_s(row, series, about_s) if row["kind"] in _ENDS else None
         if ended_s is None:
             continue
-        own = numbers.get(row["rank"]) if row["rank"] is not None else None
-        is_behind = own is not None and max(numbers.values()) - own > _STEPS_APART
-        if is_long_after(stepped_s, ended_s, zones_known=is_behind):
+        go_on = all_go_on([(one.first_s, one.last_s) for one in series], ended_s)
+        misses_it = undated or any(0 <= at_s - ended_s < _ATTEMPTS_APART_S for at_s in began)
+        if (go_on and not misses_it) or _is_left_behind(row, series, ended_s):
             row["superseded"] = True
 
 
-def _ended_s(row: Mapping[str, Any], about_s: float) -> float | None:
-    moment = _moment(row, json.loads(row["details"]), about_s)
+def _all_series(rows: Rows) -> list[_Series]:
+    steps = [row for row in rows if row["kind"] == "step" and row["time_s"] is not None]
+    found = []
+    for (source, rank, shape), its in gathered(
+        ((row["source"], row["rank"], details.get("shape", "")), (row["time_s"], details.get("step") or 0))
+        for row, details in ((row, json.loads(row["details"])) for row in steps)
+    ).items():
+        times = [time_s for time_s, _ in its]
+        found.append(_Series(source, rank, shape, min(times), max(times), max(number for _, number in its)))
+    return found
+
+
+def _is_left_behind(row: Mapping[str, Any], series: Sequence[_Series], ended_s: float) -> bool:
+    """Whether ranks that print the same lines went far beyond its last step: all others, or some only later on."""
+    own = [one for one in series if one.source == row["source"] and one.rank == row["rank"]]
+    shapes, number = {one.shape for one in own}, max((one.number for one in own), default=0)
+    others = [one for one in series if one not in own and one.shape in shapes]
+    later = [one for one in others if one.last_s - ended_s > _SPEAKS_ON_S]
+    beyond = [one for one in later if one.number - number > _STEPS_APART]
+    return bool(beyond) and (len(later) == len(others) or any(one.first_s > ended_s for one in beyond))
+
+
+def _ended_s(row: Mapping[str, Any], series: Sequence[_Series], about_s: float) -> float | None:
+    """When a rank ended: by its own line, or by a line just above it that is close to a step. Others may be older."""
+    details = json.loads(row["details"])
+    time_s = row["time_s"] if row["time_s"] is not None else details.get("at_s")
+    if time_s is not None:
+        return float(time_s)
+    above_s = details.get("after_s")
+    own = (one.last_s for one in series if one.source == row["source"])
+    if above_s is not None and any(abs(float(above_s) - last_s) <= _NEAR_S for last_s in own):
+        return float(above_s)
+    moment = _undated_moment(row, details, about_s)
     return None if moment is None else moment.time_s
 
 

@@ -14,12 +14,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from ddx_tools.analysis.log_events.log_event import is_kernel_message
 from ddx_tools.analysis.ranks.first_calls import CLOCKS_APART_S
 from ddx_tools.analysis.ranks.job_hosts import of_other_hosts
 from ddx_tools.analysis.ranks.job_time import JobTime, in_nearest_year
+from ddx_tools.model.grouping import gathered
 from ddx_tools.parsers.logs.log_lines import file_identity
 from ddx_tools.probes.job_log.log_attempts import (
     WAITS,
@@ -190,10 +192,16 @@ def _named_jobs(paths: Mapping[str, str]) -> dict[str, str]:
 def _named_runs(
     jobs: Mapping[str, Rows], paths: Mapping[str, str], facts: Mapping[str, LogFacts], about_s: float
 ) -> dict[str, str]:
-    """The id of torchrun's run by source, if each run has a log with times: they show which one is the last."""
+    """The id of torchrun's run by source, if the times in their logs show that one run was over before the next."""
     runs = {source: found["run"] for source in jobs if (found := _RUN.search(paths[source]))}
-    timed = {run for source, run in runs.items() if _times(jobs[source], facts.get(source, LogFacts()), about_s)}
-    return runs if timed == {*runs.values()} else {}
+    times = gathered(
+        (run, time_s)
+        for source, run in runs.items()
+        for time_s in _times(jobs[source], facts.get(source, LogFacts()), about_s)
+    )
+    spans = sorted((min(its), max(its)) for its in times.values())
+    apart = all(before[1] < after[0] for before, after in pairwise(spans))
+    return runs if apart and times.keys() == {*runs.values()} else {}
 
 
 def _spans(

@@ -21,7 +21,7 @@ from ddx_tools.parsers.launch.process_table import ProcessFacts, parse_process_t
 from ddx_tools.parsers.python.pyspy_json import ThreadStack, parse_pyspy
 from ddx_tools.parsers.python.pyspy_text import commands_of, parse_pyspy_text, parts_by_rank
 from ddx_tools.parsers.python.pystack_text import is_pystack, parse_pystack, pystack_by_rank
-from ddx_tools.probes.stacks.dump_ranks import DumpRanks, find_ranks
+from ddx_tools.probes.stacks.dump_ranks import DumpRanks, Unnamed, find_ranks
 from ddx_tools.sources.host import UNKNOWN_HOST, Host, Reply, ask_together
 from ddx_tools.sources.intake import Intake, intake_of
 from ddx_tools.sources.kinds import PROCESS_BYTES, STACK_BYTES, TextKind
@@ -88,7 +88,7 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
 
 def _found_ranks(taken: Intake) -> DumpRanks:
     """The ranks of dumped processes that neither their file's name nor words above their dump state."""
-    commands: dict[int, str] = {}
+    processes: dict[int, Unnamed] = {}
     some_stated = False
     for text in taken.of(TextKind.STACKS):
         data = taken.beginning(text, STACK_BYTES)
@@ -97,8 +97,11 @@ def _found_ranks(taken: Intake) -> DumpRanks:
         some_stated |= bool(ranks)
         if not ranks and (own := commands_of(decoded)):
             workers = {thread.pid for thread in read_dump(data) if is_worker(thread)}
-            commands |= {pid: command for pid, command in own.items() if pid not in workers}
-    return find_ranks(taken, commands, some_stated=some_stated)
+            for pid, command in own.items():
+                if pid not in workers:
+                    files = processes[pid].files if pid in processes else ()
+                    processes[pid] = Unnamed(command, (*files, text.path))
+    return find_ranks(taken, processes, some_stated=some_stated)
 
 
 def _read_cores(host: Host, raw: Raw, cores: Sequence[Material], dumps: Looks) -> None:

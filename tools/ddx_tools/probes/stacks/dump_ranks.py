@@ -3,9 +3,10 @@
 The first of these counts that holds without a contradiction:
 
 1. Options of their command lines, `train.py --local-rank=2`, if they name all dumped processes of a job on one host.
-2. Lines of logs that name a process and its rank: `rank=3 pid=118805`, torchrun's `local_rank: 0 (pid: 9413)`.
-3. Their order: a launcher starts the processes of a host by local rank, so their ids ascend. This needs all processes
-   that run the command, dumped or listed by `ps`: as many as the job has ranks, or with ids in a row.
+2. Lines of logs that name a process and its rank: `rank=3 pid=118805`, torchrun's `local_rank: 0 (pid: 9413)`. Of dumps
+   in several folders, which may be of containers that number processes alike, only logs beside these folders count.
+3. Their order: a launcher starts the processes of a host by local rank, so their ids ascend. This needs the job's only
+   host, and as many processes that run the command, dumped or listed by `ps`, as the job has ranks.
 """
 
 from __future__ import annotations
@@ -33,6 +34,20 @@ _SIZE = re.compile(
     r"(?P<size>\d{1,6})(?![\w.])",
     re.I,
 )
+_SEVERAL_NODES = re.compile(r"nnodes[= :][ \t]{0,2}(?:\d+:)?(?!1\b)\d", re.I)
+
+
+@dataclass(frozen=True)
+class Unnamed:
+    """A dumped process without a rank: its command line, and the files that show it."""
+
+    command: str
+    files: tuple[str, ...]
+
+    @property
+    def folders(self) -> set[str]:
+        """The folders of these files."""
+        return {file.rpartition("/")[0] for file in self.files}
 
 
 @dataclass(frozen=True)
@@ -43,22 +58,28 @@ class DumpRanks:
     how: str = ""
 
 
-def find_ranks(taken: Intake, commands: Mapping[int, str], *, some_stated: bool) -> DumpRanks:
-    """Find the ranks of dumped processes among the user's files.
+def find_ranks(taken: Intake, processes: Mapping[int, Unnamed], *, some_stated: bool) -> DumpRanks:
+    """Find the ranks of dumped processes among the user's files; `processes`: those without a rank, by process id.
 
-    `commands`: the command lines of those without a rank, by process id. `some_stated`: other dumps state theirs; then
-    only lines of logs count, because local ranks may differ from ranks.
+    `some_stated`: other dumps state theirs; then only lines of logs count, because local ranks may differ from ranks.
     """
-    if not commands or len(commands) > _MOST_PROCESSES:
+    if not processes or len(processes) > _MOST_PROCESSES:
         return DumpRanks()
+    commands = {pid: its.command for pid, its in processes.items()}
     options = {pid: int(given[1]) for pid, command in commands.items() if (given := LOCAL_RANK_OPTION.search(command))}
     if not some_stated and len(options) == len(commands) > 1 and _one_to_one(options):
         return DumpRanks(options, "from --local-rank, as on the only host of a job")
-    texts = [_beginning(taken, text) for text in taken.of(TextKind.LOG, TextKind.NCCL, TextKind.PROCESSES)]
-    if found := _named_in_logs(texts, commands.keys()):
-        return DumpRanks(found, "from lines of logs that name their process ids")
-    if not some_stated and (found := _by_order(texts, commands)):
-        return DumpRanks(found, "from the order of their process ids, in which launchers start local ranks")
+    folders = set[str]().union(*(its.folders for its in processes.values()))
+    logs = taken.of(TextKind.LOG, TextKind.NCCL, TextKind.PROCESSES)
+    beside = [text for text in logs if len(folders) == 1 or text.path.rpartition("/")[0] not in folders]
+    named = _named_in_logs([_beginning(taken, text) for text in beside], commands.keys())
+    if named:
+        return DumpRanks(named, "from lines of logs that name their process ids")
+    stems = {re.sub(r"\d+", "", file) for its in processes.values() for file in its.files}
+    if named is not None and not some_stated and len(folders) == len(stems) == 1:
+        found = _by_order([_beginning(taken, text) for text in logs], commands)
+        if found:
+            return DumpRanks(found, "from the order of their process ids, in which launchers start local ranks")
     return DumpRanks()
 
 
@@ -73,23 +94,26 @@ def _one_to_one(ranks: Mapping[int, int]) -> bool:
     return len({*ranks.values()}) == len(ranks)
 
 
-def _named_in_logs(texts: Iterable[str], pids: Collection[int]) -> dict[int, int]:
-    """The ranks of processes by lines that name both; empty if lines contradict each other."""
-    wanted = re.compile(rf"(?<![\w.])(?P<pid>{'|'.join(map(str, sorted(pids)))})(?![\w.])")
+def _named_in_logs(texts: Iterable[str], pids: Collection[int]) -> dict[int, int] | None:
+    """The ranks of processes by lines that name both; None if lines contradict each other."""
+    either = "|".join(map(str, sorted(pids)))
+    wanted = re.compile(rf"(?i:pid|process)[\"')]?[ \t]?[=: ][ \t]?(?P<pid>{either})(?![\w.])")
     found: dict[bool, dict[int, set[int]]] = {False: {}, True: {}}
     for text in texts:
         for line in text.splitlines():
-            pids_here = {int(match["pid"]) for match in wanted.finditer(line[:_LINE])}
-            if len(pids_here) != 1:
+            named = {int(match["pid"]) for match in wanted.finditer(line[:_LINE])}
+            if len(named) != 1:
                 continue
-            (pid,) = pids_here
+            (pid,) = named
             for is_local, pattern in enumerate((_RANK, _LOCAL_RANK)):
                 ranks = {int(match["rank"]) for match in pattern.finditer(line[:_LINE])}
                 if len(ranks) == 1:
                     found[bool(is_local)].setdefault(pid, set()).update(ranks)
     for ranks_of in found.values():
         known = {pid: rank for pid, (rank, *others) in ranks_of.items() if not others}
-        if known and len(known) == len(ranks_of) and _one_to_one(known):
+        if len(known) < len(ranks_of) or not _one_to_one(known):
+            return None
+        if known:
             return known
     return {}
 
@@ -97,12 +121,10 @@ def _named_in_logs(texts: Iterable[str], pids: Collection[int]) -> dict[int, int
 def _by_order(texts: Sequence[str], commands: Mapping[int, str]) -> dict[int, int]:
     """The ranks of processes by their order among all that run the same command; empty if some may be unknown."""
     (command, *others) = {*commands.values()}
-    if others or not command:
-        return {}
     pids = sorted({*commands, *_listed(texts, command, commands.keys())})
     sizes = {int(match["size"]) for text in texts for match in _SIZE.finditer(text)}
-    in_a_row = pids[-1] - pids[0] == len(pids) - 1
-    if len(pids) < 2 or (sizes and sizes != {len(pids)}) or not (sizes or in_a_row):
+    on_one_host = not any(map(_SEVERAL_NODES.search, texts))
+    if others or not command or len(pids) < 2 or sizes != {len(pids)} or not on_one_host:
         return {}
     return {pid: rank for rank, pid in enumerate(pids)}
 

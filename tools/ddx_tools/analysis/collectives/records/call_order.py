@@ -33,14 +33,18 @@ def off_path_together(store: Store) -> frozenset[int]:
     """
     everybody = store.query("SELECT count(DISTINCT rank) AS ranks FROM recorded_numbers")[0]["ranks"]
     for columns in ((), _SHAPES):
-        if found := {ranks for ranks in _odd_pairs(store, columns, "AND of_all") if len(ranks) < everybody}:
+        if found := {ranks for ranks in _odd_pairs(store, columns, together=True) if len(ranks) < everybody}:
             return next(iter(found)) if len(found) == 1 else frozenset()
     return frozenset()
 
 
-def _odd_pairs(store: Store, columns: tuple[str, ...], condition: str = "") -> list[frozenset[int]]:
-    """The ranks of each recent pair of calls that whoever made it made once."""
-    rows = store.query(_ODD_PAIRS.format("".join(f", k.{name}" for name in columns), condition))
+def _odd_pairs(store: Store, columns: tuple[str, ...], *, together: bool = False) -> list[frozenset[int]]:
+    """The ranks of each recent pair of calls that whoever made it made once.
+
+    `together`: only pairs whose second call is in a group of all ranks, and was also made after something else.
+    """
+    where, having = ("AND of_all", "AND any_value(calls) > count(*)") if together else ("", "")
+    rows = store.query(_ODD_PAIRS.format("".join(f", k.{name}" for name in columns), where, having))
     return [frozenset(row["ranks"]) for row in rows]
 
 
@@ -56,13 +60,14 @@ WITH kinds AS (
     FROM recorded_numbers n JOIN fr_calls k USING (call) JOIN kinds USING (group_id)
         LEFT JOIN batches b USING (rank, group_id, seq, p2p_seq)
 ), pairs AS (
-    SELECT rank, place, of_all, called, lag(called) OVER (PARTITION BY rank ORDER BY place) AS before FROM calls
+    SELECT rank, place, of_all, called, lag(called) OVER (PARTITION BY rank ORDER BY place) AS before,
+        count(*) OVER (PARTITION BY called) AS calls FROM calls
 ), fronts AS (
     SELECT rank, coalesce(min(place) FILTER (NOT done), max(place) + 1) AS front FROM calls GROUP BY rank
 ), once AS (
     SELECT before, called, list(DISTINCT rank ORDER BY rank) AS ranks, bool_and(place >= front - {_RECENT}) AS recent
     FROM pairs JOIN fronts USING (rank) WHERE before IS NOT NULL {{}}
-    GROUP BY before, called HAVING count(*) = count(DISTINCT rank)
+    GROUP BY before, called HAVING count(*) = count(DISTINCT rank) {{}}
 )
 SELECT ranks FROM once WHERE recent ORDER BY ranks
 """

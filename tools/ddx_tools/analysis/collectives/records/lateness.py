@@ -11,8 +11,8 @@ A rank that was late once is last in all collectives that its peers had called b
 program calls ahead, up to its next wait for the GPU. These are one delay. A collective shows a new one only if most
 members called it after those before it had ended.
 
-A rank that is late only to barriers, of which the job has few, writes checkpoints or evaluates: its peers wait for it
-on purpose.
+A rank that is late only to barriers, of which there are few, or by half a minute, writes checkpoints or evaluates: its
+peers wait for it on purpose.
 
 Members of a pipeline group do different work per stage, and some stage is always last: they are not compared.
 """
@@ -29,6 +29,7 @@ from ddx_tools.analysis.collectives import findings as raising
 from ddx_tools.analysis.collectives.findings import FindingPlace
 from ddx_tools.analysis.collectives.records.quotes import where
 from ddx_tools.analysis.collectives.records.records import Group, Records
+from ddx_tools.analysis.collectives.records.usual_waits import STANDING_S
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
 
@@ -41,8 +42,6 @@ _UNSEEN = 0.25
 _POLLING_S = 0.1
 """A watchdog notices an end up to this much later than the program."""
 _OFTEN = 4
-_FEW, _USUAL_HOST = 2, 8
-"""More late ranks than this are slow for a common reason, on one host of this many ranks, or late by turns."""
 _SHARE = 0.75
 """The same rank must be last in this share of the collectives in which some rank is clearly last."""
 _COSTS = 0.05
@@ -96,9 +95,10 @@ def late_ranks(records: Records) -> list[Late]:
 
 
 def _waited_for_on_purpose(rows: Sequence[Mapping[str, Any]], late: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a rank is late to barriers only, which most steps do without: there its peers wait for a checkpoint."""
+    """Whether a rank is late to barriers only, to few or by as long as no step takes: peers wait for a checkpoint."""
     barriers = sum(row["is_barrier"] for row in rows)
-    return all(row["is_barrier"] for row in late) and 2 * barriers < len(rows)
+    usual_s = median(float(row["late_s"]) for row in late) if late else 0.0
+    return all(row["is_barrier"] for row in late) and (4 * barriers < len(rows) or usual_s >= STANDING_S)
 
 
 def _is_victim(rank: int, found: Iterable[Late]) -> bool:
@@ -152,8 +152,6 @@ def arrives_late(records: Records) -> list[Finding]:
     for late in late_ranks(records):
         if late.rank not in best or late.last > best[late.rank].last:
             best[late.rank] = late
-    if len(best) > _FEW and len({rank // _USUAL_HOST for rank in best}) > 1:
-        return []  # Somebody is last in every group: that is no rank's fault.
     return [_finding(records, late) for late in best.values()]
 
 
