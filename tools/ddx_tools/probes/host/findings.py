@@ -36,7 +36,7 @@ from ddx_tools.probes.host.hang_flags import hang_flag_findings
 from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
-from ddx_tools.probes.host.kernel import Ended, kernel_findings, mark_other_jobs, mark_other_processes, mark_others
+from ddx_tools.probes.host.kernel import GoodEnd, kernel_findings, mark_other_jobs, mark_other_processes, mark_others
 from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import of_own_workloads, scheduler_findings
@@ -49,7 +49,7 @@ def machine_findings(store: Store) -> list[Finding]:
     ran = job_time(store)
     mark_others(facts, ran, left_out, listed_hosts(store), _reported_ends(store))
     mark_other_processes(facts, _pids_of_all_ranks(store))
-    over = Ended(by_log=bool(exit_lines(store)), by_scheduler=is_completed(store))
+    over = GoodEnd(by_log=bool(exit_lines(store)), by_scheduler=is_completed(store))
     mark_other_jobs(facts, own_jobs(store), ran, over)
     logs = store.query("SELECT path FROM logs WHERE NOT coalesce(left_out, false)")
     facts = of_own_workloads(facts, [posixpath.basename(row["path"]) for row in logs if row["path"]])

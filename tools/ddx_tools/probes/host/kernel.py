@@ -98,14 +98,14 @@ def _ends_a_process(fact: HostFactRow) -> bool:
 
 
 @dataclass(frozen=True)
-class Ended:
+class GoodEnd:
     """Whether the job's log says that it ended with exit code 0, and whether the scheduler does."""
 
     by_log: bool
     by_scheduler: bool
 
 
-def mark_other_jobs(facts: Iterable[HostFactRow], jobs: Collection[str], ran: JobTime | None, over: Ended) -> None:
+def mark_other_jobs(facts: Iterable[HostFactRow], jobs: Collection[str], ran: JobTime | None, over: GoodEnd) -> None:
     """Mark what schedulers and kernels report of other jobs than these.
 
     After the end of a job that ended with exit code 0, all is another's; if its own log says so, so are ends of

@@ -173,14 +173,14 @@ def _add_process(
     part: bytes,
     pid: int,
     rank: int | None,
-    looks: Looks,
+    seen: Looks,
     *,
     is_worker: bool,
     above: int | None,
 ) -> None:
-    looks[rank, pid] += 1
+    seen[rank, pid] += 1
     role = "dataloader_worker" if is_worker else "rank"
-    facts = {"pid": pid, "rank": rank, "role": role, "look": looks[rank, pid], "taken_s": None, "above": above}
+    facts = {"pid": pid, "rank": rank, "role": role, "look": seen[rank, pid], "taken_s": None, "above": above}
     raw.items.append(RawItem(STACK, part, text.source, facts))
 
 
