@@ -131,9 +131,10 @@ def mark_before_steps(rows: Rows, about_s: float) -> None:
     series = _all_series(current)
     began = [at_s for row in current if row["kind"] in WAITS and (at_s := began_s(row, about_s)) is not None]
     undated = any(row["kind"] in WAITS for row in current) and not began
+    latest_s = max((one.last_s for one in series), default=0.0)
     for row in current if series else ():
         ended_s = _ended_s(row, series, about_s) if row["kind"] in _ENDS else None
-        if ended_s is None:
+        if ended_s is None or latest_s - ended_s <= _SPEAKS_ON_S:
             continue
         go_on = all_go_on([(one.first_s, one.last_s) for one in series], ended_s)
         misses_it = undated or any(0 <= at_s - ended_s < _ATTEMPTS_APART_S for at_s in began)
