@@ -82,6 +82,7 @@ def test_the_order_of_processes_counts_if_none_may_be_missing(
     found = diagnosed(tmp_path, pids, 118807, train=log)
     assert ranks(found) == expected
     assert unread(found) is not bool(expected)
+    assert any("from the order of their process ids" in missing.what for missing in found.missing) is bool(expected)
 
 
 def test_processes_that_only_ps_lists_count_for_the_order(tmp_path: Path) -> None:

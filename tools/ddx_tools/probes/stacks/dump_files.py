@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ddx_tools.analysis.collectives.stacks.main_threads import BEFORE, STACK, THREADS
+from ddx_tools.model.diagnosis import Missing
 from ddx_tools.model.errors import UnreadableInput
 from ddx_tools.model.files.kinds import FileKind
 from ddx_tools.model.files.names import as_folders
@@ -34,6 +35,7 @@ DEAD = "dead"
 """Role of a process that was read from the core file that it left."""
 _WORKER_LOOP = "torch/utils/data/_utils/worker.py"
 _MOST_CORES, _CORES_AT_ONCE, _CORE_DEADLINE_S = 16, 2, 60.0
+_NAME_THEM = "another launcher may start them otherwise: name the files rank0.txt, rank1.txt, … to be sure"
 _CORE_UNREAD = "where its process was when it crashed is unknown"
 
 
@@ -70,6 +72,10 @@ def read_paths(host: Host, raw: Raw, paths: list[str]) -> None:
     found = _found_ranks(taken)
     if found.by_pid:
         raw.searched.append(f"ranks of stack dumps: {found.how}")
+    if found.inferred:
+        raw.missing.append(
+            Missing(what=f"which rank each stack dump is of: taken {found.how}", why_it_matters=_NAME_THEM)
+        )
     looks: Looks = Counter()
     kernel: dict[int, ProcessFacts] = {}
     sources: dict[int, str] = {}

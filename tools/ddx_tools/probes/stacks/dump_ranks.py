@@ -56,6 +56,8 @@ class DumpRanks:
 
     by_pid: Mapping[int, int] = field(default_factory=dict)
     how: str = ""
+    inferred: bool = False
+    """No file states them."""
 
 
 def find_ranks(taken: Intake, processes: Mapping[int, Unnamed], *, some_stated: bool) -> DumpRanks:
@@ -79,7 +81,7 @@ def find_ranks(taken: Intake, processes: Mapping[int, Unnamed], *, some_stated: 
     if named is not None and not some_stated and len(folders) == len(stems) == 1:
         found = _by_order([_beginning(taken, text) for text in logs], commands)
         if found:
-            return DumpRanks(found, "from the order of their process ids, in which launchers start local ranks")
+            return DumpRanks(found, "from the order of their process ids, in which launchers start them", inferred=True)
     return DumpRanks()
 
 
