@@ -337,6 +337,25 @@ def test_a_job_of_the_same_number_on_other_nodes_is_another(tmp_path: Path, node
     assert ("host-oom-killed" in causes(diagnosis)) is counts
 
 
+@pytest.mark.parametrize(
+    ("host", "size", "counts"),
+    [("gpu-b09", 4, False), ("gpu-b03", 4, True), ("gpu-b09", 8, True), ("bmc.site", 4, True)],
+    ids=["another host", "the host", "ranks without logs", "a name of another kind"],
+)
+def test_kernels_of_hosts_without_a_folder_of_logs_are_not_judged_if_all_ranks_have_logs(
+    tmp_path: Path, host: str, size: int, counts: bool
+) -> None:
+    fallen = "Nov 10 14:12:{at} {host} kernel: NVRM: Xid (PCI:0000:07:00): {xid}, pid=1201, name=python, {words}\n"
+    files = {
+        f"gpu-b0{2 + node}/train.log": f"world_size={size}\n"
+        + "".join(steps(2 * node + i, 10, "14:11", 7) for i in (0, 1))
+        for node in range(2)
+    }
+    files["gpu-b02/journal.txt"] = fallen.format(at="01", host="gpu-b02", xid=63, words="Row Remapper: New row")
+    files["misc/dmesg.txt"] = fallen.format(at="02", host=host, xid=79, words="GPU has fallen off the bus.")
+    assert ("gpu-fell-off-bus" in causes(diagnosed(tmp_path, files))) is counts
+
+
 # --- what does not show that a failure was another's
 
 LATER = {

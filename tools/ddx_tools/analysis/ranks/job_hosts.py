@@ -69,6 +69,29 @@ def listed_hosts(store: Store) -> list[HostList]:
     return [each for row in rows if row["nodes"] for each in host_lists(f"NodeList={row['nodes']}".encode())]
 
 
+def hosts_of_folders(store: Store) -> frozenset[str]:
+    """The names of the folders that the logs of all ranks are in, which may be hosts; empty if some rank has no log."""
+    rows = store.query(
+        "SELECT DISTINCT l.path, e.rank FROM log_events e JOIN logs l USING (source) "
+        "WHERE e.rank IS NOT NULL AND NOT coalesce(l.left_out, false) AND NOT coalesce(e.superseded, false)"
+    )
+    sizes = store.query(
+        "SELECT DISTINCT details->>'world_size' AS size FROM log_events WHERE code = 'world_size_stated'"
+    )
+    if len(sizes) != 1 or {row["rank"] for row in rows} != {*range(int(sizes[0]["size"]))}:
+        return frozenset()
+    return frozenset(row["path"].rpartition("/")[0].rpartition("/")[2] for row in rows)
+
+
+def is_none_of(host: str | None, hosts: Collection[str]) -> bool:
+    """Whether a host has a name of the same form as these and is none of them: `gpu-b09` beside `gpu-b02`."""
+    return host is not None and host not in hosts and _form(host) in map(_form, hosts)
+
+
+def _form(name: str) -> str:
+    return re.sub(r"[A-Za-z]", "a", re.sub(r"\d", "0", name))
+
+
 def are_apart(nodes: str, others: str) -> bool:
     """Whether two node lists of a scheduler, such as `gpu[01-04]` and `gpu07`, are known to have no host in common."""
     one, other = (

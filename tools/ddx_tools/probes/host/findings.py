@@ -21,7 +21,7 @@ from ddx_tools.analysis.host_facts.host_fact import (
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
 from ddx_tools.analysis.nccl.ring_flow import ring_flow_findings
 from ddx_tools.analysis.ranks.good_ends import exit_lines, is_completed, own_jobs
-from ddx_tools.analysis.ranks.job_hosts import listed_hosts
+from ddx_tools.analysis.ranks.job_hosts import hosts_of_folders, listed_hosts
 from ddx_tools.analysis.ranks.job_time import job_time
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Finding, Severity
@@ -36,7 +36,14 @@ from ddx_tools.probes.host.hang_flags import hang_flag_findings
 from ddx_tools.probes.host.health_checks import health_check_findings
 from ddx_tools.probes.host.held_processes import held_process_findings
 from ddx_tools.probes.host.interface_choice import interface_findings
-from ddx_tools.probes.host.kernel import GoodEnd, kernel_findings, mark_other_jobs, mark_other_processes, mark_others
+from ddx_tools.probes.host.kernel import (
+    GoodEnd,
+    kernel_findings,
+    mark_other_hosts,
+    mark_other_jobs,
+    mark_other_processes,
+    mark_others,
+)
 from ddx_tools.probes.host.metrics_findings import metrics_findings
 from ddx_tools.probes.host.packet_loss import loss_findings
 from ddx_tools.probes.host.scheduler import of_own_workloads, scheduler_findings
@@ -48,6 +55,7 @@ def machine_findings(store: Store) -> list[Finding]:
     left_out = {row["source"] for row in store.query("SELECT source FROM logs WHERE left_out")}
     ran = job_time(store)
     mark_others(facts, ran, left_out, listed_hosts(store), _reported_ends(store))
+    mark_other_hosts(facts, hosts_of_folders(store))
     mark_other_processes(facts, _pids_of_all_ranks(store))
     over = GoodEnd(by_log=bool(exit_lines(store)), by_scheduler=is_completed(store))
     mark_other_jobs(facts, own_jobs(store), ran, over)

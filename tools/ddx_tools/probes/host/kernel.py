@@ -9,7 +9,7 @@ from typing import Any
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, devices_text, finding, gibibytes, of_topic
 from ddx_tools.analysis.ranks.good_ends import is_of_another_job, job_number
-from ddx_tools.analysis.ranks.job_hosts import HostList, are_apart, is_of_another_host
+from ddx_tools.analysis.ranks.job_hosts import HostList, are_apart, is_none_of, is_of_another_host
 from ddx_tools.analysis.ranks.job_time import JobTime
 from ddx_tools.knowledge.amd_events import amd_events
 from ddx_tools.knowledge.xid_codes import BLAMELESS, XidCode, ends_its_process, xid_code
@@ -89,6 +89,19 @@ def mark_others(
         survived = own is None and ran is not None and ran.outlived(time_s, in_year_s)
         survived = _ends_a_process(fact) and (survived or own is False)
         if fact.subject not in _SETTINGS and (of_other_time or elsewhere or survived):
+            fact.values["not_of_job"] = True
+
+
+def mark_other_hosts(facts: Iterable[HostFactRow], folders: Collection[str]) -> None:
+    """Mark what kernels of other hosts logged, if the folders with the logs of all ranks are named for hosts.
+
+    They are if a kernel names a host like one of them.
+    """
+    kernel = of_topic(facts, "kernel")
+    if not any(fact.host in folders for fact in kernel):
+        return
+    for fact in kernel:
+        if is_none_of(fact.host, folders):
             fact.values["not_of_job"] = True
 
 
