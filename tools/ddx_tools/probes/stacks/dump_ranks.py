@@ -73,7 +73,11 @@ def find_ranks(taken: Intake, processes: Mapping[int, Unnamed], *, some_stated: 
         return DumpRanks(options, "from --local-rank, as on the only host of a job")
     folders = set[str]().union(*(its.folders for its in processes.values()))
     logs = taken.of(TextKind.LOG, TextKind.NCCL, TextKind.PROCESSES)
-    beside = [text for text in logs if len(folders) == 1 or text.path.rpartition("/")[0] not in folders]
+    beside = [
+        text
+        for text in logs
+        if TextKind.STACKS not in text.kinds and (len(folders) == 1 or text.path.rpartition("/")[0] not in folders)
+    ]
     named = _named_in_logs([_beginning(taken, text) for text in beside], commands.keys())
     if named:
         return DumpRanks(named, "from lines of logs that name their process ids")

@@ -53,8 +53,8 @@ def rank_records(store: Store, dumps: Mapping[int, list[dict[str, Any]]]) -> tup
     active = _is_only_active(dumps, seen)
     beginning = {row["rank"] for row in store.query(_BEGINNING)}
     longest_s = max((row["longest_ns"] or 0 for row in seen.values()), default=0) / 1e9
-    live = any(mine[0]["origin"] in LIVE for mine in dumps.values())
-    patience_s = patience_for(longest_s, only_active=active, live=live)
+    asked = any(mine[0]["origin"] in LIVE or mine[0]["taken_ns"] is not None for mine in dumps.values())
+    patience_s = patience_for(longest_s, only_active=active, asked=asked)
     records = {
         rank: _rank_record(rank, mine, seen.get(rank, {}), active, patience_s, begins=rank in beginning)
         for rank, mine in dumps.items()

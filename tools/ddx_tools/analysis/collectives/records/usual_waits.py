@@ -8,14 +8,17 @@ SETTLED_S = 2.0
 BRIEF_S = 10.0
 """Ranks that are at work keep their peers waiting this long now and then: a long sample, a late batch, a write."""
 
+OF_FILES_S = 5.0
+"""Files that nobody took because of a hang may show waits of this long: a barrier, a late batch, a write."""
+
 STANDING_S = 30.0
 """No wait in a moving job takes this long; used where no finished operation shows how long operations take."""
 
 
-def patience_for(longest_s: float, *, only_active: bool, live: bool) -> float:
+def patience_for(longest_s: float, *, only_active: bool, asked: bool) -> float:
     """Seconds that a rank may wait with nothing wrong, if the longest finished operation took `longest_s`.
 
-    Records of active work hold no finished operation. `live`: somebody asked why the job hangs; a file may be from any
-    moment of a job that does not.
+    Records of active work hold no finished operation. `asked`: ddx took the records because somebody asked why the job
+    hangs; other files may be from any moment of a job that does not.
     """
-    return STANDING_S if only_active else max(SETTLED_S if live else BRIEF_S, 2 * longest_s)
+    return STANDING_S if only_active else max(SETTLED_S if asked else OF_FILES_S, 2 * longest_s)
