@@ -50,7 +50,7 @@ def is_completed(store: Store) -> bool:
         "SELECT subject FROM host_facts WHERE topic = 'job_state' AND facts->>'state' = 'COMPLETED' "
         "AND coalesce(facts->>'exit_code', '0') = '0'"
     )
-    return not own_jobs(store).isdisjoint(row["subject"] for row in rows)
+    return not store.derived(own_jobs).isdisjoint(row["subject"] for row in rows)
 
 
 def exit_lines(store: Store) -> dict[str, int]:

@@ -20,6 +20,7 @@ from ddx_tools.analysis.host_facts.host_fact import (
 )
 from ddx_tools.analysis.host_facts.sockets import socket_findings, unanswered_findings
 from ddx_tools.analysis.nccl.ring_flow import ring_flow_findings
+from ddx_tools.analysis.nccl.world_ranks import world_ranks
 from ddx_tools.analysis.ranks.good_ends import exit_lines, is_completed, own_jobs
 from ddx_tools.analysis.ranks.job_hosts import hosts_of_folders, listed_hosts
 from ddx_tools.analysis.ranks.job_time import job_time
@@ -53,12 +54,12 @@ def machine_findings(store: Store) -> list[Finding]:
     """Return the findings about the rows of `host_facts`."""
     facts = with_hosts_of_names(store, read_facts(store))
     left_out = {row["source"] for row in store.query("SELECT source FROM logs WHERE left_out")}
-    ran = job_time(store)
+    ran = store.derived(job_time)
     mark_others(facts, ran, left_out, listed_hosts(store), _reported_ends(store))
     mark_other_hosts(facts, hosts_of_folders(store))
     mark_other_processes(facts, _pids_of_all_ranks(store))
-    over = GoodEnd(by_log=bool(exit_lines(store)), by_scheduler=is_completed(store))
-    mark_other_jobs(facts, own_jobs(store), ran, over)
+    over = GoodEnd(by_log=bool(store.derived(exit_lines)), by_scheduler=is_completed(store))
+    mark_other_jobs(facts, store.derived(own_jobs), ran, over)
     logs = store.query("SELECT path FROM logs WHERE NOT coalesce(left_out, false)")
     facts = of_own_workloads(facts, [posixpath.basename(row["path"]) for row in logs if row["path"]])
     return [
@@ -93,10 +94,7 @@ def _reported_ends(store: Store) -> dict[int, bool]:
 
 def _pids_of_all_ranks(store: Store) -> dict[str, set[int]]:
     """The process ids of the job's ranks by host, according to NCCL; empty unless it names all of them."""
-    rows = store.query(
-        "SELECT DISTINCT host, pid, rank, nranks FROM nccl_ranks WHERE host IS NOT NULL AND pid IS NOT NULL "
-        "AND rank IS NOT NULL AND parent IS NULL AND nranks = (SELECT max(nranks) FROM nccl_ranks)"
-    )
+    rows = [row for row in world_ranks(store) if row["host"] is not None and row["pid"] is not None]
     if not rows or len({row["rank"] for row in rows}) < rows[0]["nranks"]:
         return {}
     return {host: set(pids) for host, pids in gathered((row["host"], row["pid"]) for row in rows).items()}
@@ -399,13 +397,9 @@ def _gpu(device: str) -> str:
 
 
 def _ranks(store: Store) -> dict[tuple[str, str], set[int]]:
-    """Ranks by host and part. Only the largest communicators that were not split off use world ranks."""
-    rows = store.query(
-        "SELECT host, pid, nvml_device, lower(bus_id) AS bus_id, rank FROM nccl_ranks WHERE host IS NOT NULL "
-        "AND rank IS NOT NULL AND parent IS NULL AND nranks = (SELECT max(nranks) FROM nccl_ranks)"
-    )
+    """Ranks by host and part, according to NCCL."""
     ranks: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for row in rows:
+    for row in (row for row in world_ranks(store) if row["host"] is not None):
         for kind, column in (("GPU", "nvml_device"), ("bus", "bus_id"), ("pid", "pid")):
             if row[column] is not None:
                 ranks[row["host"], f"{kind} {row[column]}"].add(row["rank"])

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ddx_tools.analysis.host_facts.host_fact import HostFactRow, of_topic
+from ddx_tools.analysis.nccl.world_ranks import world_ranks
 from ddx_tools.evidence.store import Store
 from ddx_tools.knowledge.frame_classes import frame_rules
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
@@ -51,13 +52,12 @@ def held_process_findings(store: Store, facts: list[HostFactRow]) -> Iterator[Fi
 
 
 def _ranks_by_pid(store: Store) -> dict[int, set[tuple[str | None, int]]]:
-    """Host and rank by process id. Only the largest communicators that were not split off use world ranks."""
+    """Host and rank by process id, according to NCCL, logs, and processes."""
     rows = store.query(
-        "SELECT host, pid, rank FROM nccl_ranks WHERE parent IS NULL AND nranks = (SELECT max(nranks) FROM nccl_ranks) "
-        "UNION SELECT host, pid, rank FROM log_events UNION SELECT host, pid, rank FROM ranks WHERE role = 'rank'"
+        "SELECT host, pid, rank FROM log_events UNION SELECT host, pid, rank FROM ranks WHERE role = 'rank'"
     )
     owners: dict[int, set[tuple[str | None, int]]] = defaultdict(set)
-    for row in rows:
+    for row in (*world_ranks(store), *rows):
         if row["pid"] is not None and row["rank"] is not None:
             owners[row["pid"]].add((row["host"], row["rank"]))
     return owners

@@ -19,6 +19,7 @@ from ddx_tools.analysis.log_events.log_event import (
     step_number,
 )
 from ddx_tools.analysis.log_events.message_findings import message_findings
+from ddx_tools.analysis.nccl.world_ranks import world_ranks
 from ddx_tools.analysis.ranks.first_calls import first_call_s, is_beyond_zones, is_long_before
 from ddx_tools.analysis.ranks.good_ends import exit_lines
 from ddx_tools.analysis.ranks.job_hosts import HostList, is_of_another_host, listed_hosts
@@ -46,7 +47,7 @@ _ENDS = {
 
 def log_findings(store: Store) -> list[Finding]:
     """Return the findings about `log_events`; independent failures come first."""
-    ran = job_time(store)
+    ran = store.derived(job_time)
     covered = _lines_of_facts(store)
     hosts = listed_hosts(store)
     events = [event for event in read_events(store) if event.may_be_of(ran) and not _is_covered(event, covered, hosts)]
@@ -59,7 +60,7 @@ def log_findings(store: Store) -> list[Finding]:
     events = without_strangers(events, processes)
     identify(events, processes, _hosts_by_nccl(store))
     _mark_caught(store, events)
-    events = without_overcome(events, exit_lines(store))
+    events = without_overcome(events, store.derived(exit_lines))
     codes = exit_codes(events)
     raises = {known.id: known.findings for known in signatures()}
     size = _seen_size(store)
@@ -79,11 +80,7 @@ def log_findings(store: Store) -> list[Finding]:
 
 def _hosts_by_nccl(store: Store) -> dict[int, str]:
     """The host of each rank, as far as NCCL's logs say it."""
-    rows = store.query(
-        "SELECT DISTINCT rank, host FROM nccl_ranks WHERE host IS NOT NULL AND rank IS NOT NULL AND parent IS NULL "
-        "AND nranks = (SELECT max(nranks) FROM nccl_ranks)"
-    )
-    return {row["rank"]: row["host"] for row in rows}
+    return {row["rank"]: row["host"] for row in world_ranks(store) if row["host"] is not None}
 
 
 def _lines_of_facts(store: Store) -> set[tuple[str, int]]:

@@ -97,11 +97,14 @@ def _found_ranks(taken: Intake) -> DumpRanks:
     processes: dict[int, Unnamed] = {}
     some_stated = False
     for text in taken.of(TextKind.STACKS):
+        if rank_of_name(text.name) is not None:
+            some_stated = True
+            continue
         data = taken.beginning(text, STACK_BYTES)
         decoded = data.decode("utf-8", "replace")
-        ranks = {rank_of_name(text.name), *(rank for rank, _ in parts_by_rank(decoded))} - {None}
-        some_stated |= bool(ranks)
-        if not ranks and (own := commands_of(decoded)):
+        is_stated = any(rank is not None for rank, _ in parts_by_rank(decoded))
+        some_stated |= is_stated
+        if not is_stated and (own := commands_of(decoded)):
             workers = {thread.pid for thread in read_dump(data) if is_worker(thread)}
             for pid, command in own.items():
                 if pid not in workers:
