@@ -106,7 +106,7 @@ def capture_stacks(host: Host, args: StacksArgs) -> Raw:
         _read_file_locks(host, raw)
         # If no rank waits and none has changed place, the two samples were too close together to show movement.
         again = args.among_others or (args.confirm_s > 0 and not _anybody_moved(raw))
-        short_s = _short_of(raw, args.confirm_s, args.confirm_s - args.apart_s if again else None)
+        short_s = _short_of(raw, args.confirm_s, if_none_waits=again)
         if short_s is not None:
             host.pause(max(short_s, _SHORTEST_PAUSE_S))
             _look(host, raw, watched, 3)
@@ -256,28 +256,32 @@ def _processes_of_interest(raw: Raw, members: Iterable[JobProcess]) -> list[_Pro
     return workers + children[:_MOST_CHILDREN]
 
 
-def _short_of(raw: Raw, confirm_s: float, without_waiting_s: float | None) -> float | None:
+def _short_of(raw: Raw, confirm_s: float, *, if_none_waits: bool) -> float | None:
     """Seconds left until every waiting rank has made no progress for `confirm_s`.
 
-    None if there is nothing to confirm: a rank moved, or all have waited long enough. If no rank waits:
-    `without_waiting_s`.
+    None if there is nothing to confirm: a rank moved, or all have made no progress for that long. Where no rank waits
+    for a peer, all ranks count if `if_none_waits`.
     """
     rules, readings, native = frame_rules(), readings_by_look(raw), native_frames(raw)
     waited: list[float] = []
+    others: list[float] = []
     for item, thread in _main_threads(raw, 2):
         pid, tid = item.facts["pid"], thread.tid
         activity = _activity(readings, item, thread, native)
-        if activity not in rules.waits_for_peers:
-            continue
         then, now = readings.get((pid, 1, AFTER, tid)), readings.get((pid, 2, BEFORE, tid))
-        if then and now and _got_on(rules.progress_shows_in(activity, now.wchan, thread.running), then, now):
-            return None
         first = readings.get((pid, 1, BEFORE, tid))
         before_s = (first.blocked_s if first else None) or 0.0
-        waited.append(before_s + item.facts["taken_s"] - _taken_s(raw, pid, 1))
-    if not waited:
-        return without_waiting_s
-    return confirm_s - min(waited) if min(waited) < confirm_s else None
+        observed_s = item.facts["taken_s"] - _taken_s(raw, pid, 1)
+        if activity not in rules.waits_for_peers:
+            # Any wake-up may have been progress of a thread that waits for no peer.
+            asleep = then is not None and now is not None and now.ran_since(then) is False
+            others.append(observed_s + (before_s if asleep else 0.0))
+            continue
+        if then and now and _got_on(rules.progress_shows_in(activity, now.wchan, thread.running), then, now):
+            return None
+        waited.append(before_s + observed_s)
+    counted = waited or (others if if_none_waits else [])
+    return confirm_s - min(counted) if counted and min(counted) < confirm_s else None
 
 
 def _anybody_moved(raw: Raw) -> bool:
