@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import datetime as dt
 import io
 import json
 import os
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from planted_secrets import HELD_OUT_LAST, HELD_OUT_LATER, PLANTED, coloured, ordinary_lines
 
 from ddx_tools.model.errors import HostError, NotFound, TimedOut
+from ddx_tools.payloads.host_agent import backports
 from ddx_tools.redaction.text import redact
 from ddx_tools.sources.host import HostCall, Reply
 from ddx_tools.sources.hosts.local import LocalHost
@@ -181,10 +183,67 @@ def test_all_that_is_sent_is_python_3_8_and_small_enough() -> None:
         ("Counts = Counter[str]", "Counts = Counter"),
         ("@dataclass(frozen=True, slots=True)\nclass A:\n    pass", "@dataclass(frozen=True)\nclass A:\n    pass"),
         ("first = rows[0]", "first = rows[0]"),
+        ("both = one | {1: 2}", "both = ddx_backports.united(one, {1: 2})"),
+        ("one.row |= other", "one.row = ddx_backports.united_in_place(one.row, other)"),
+        ("at = dt.datetime.fromisoformat(text)", "at = ddx_backports.moment(dt.datetime, text)"),
+        (
+            "def f(a: int | None=None) -> str | None:\n    b: int | str = 1",
+            "def f(a: int | None=None) -> str | None:\n    b: int | str = 1",
+        ),
     ],
 )
 def test_sources_are_written_for_older_pythons(now: str, then: str) -> None:
     assert older(ast.parse(now)) == then
+
+
+def test_its_modules_load_where_the_library_lacks_newer_names(tmp_path: Path) -> None:
+    """`msgspec` is the one package that some modules want and such a host lacks; what needs it is asked here."""
+    (tmp_path / "agent.zip").write_bytes(archive())
+    program = textwrap.dedent("""\
+        import datetime, enum, functools, importlib, itertools, pathlib, sys, unittest.mock, zipfile
+        for place, name in ((datetime, "UTC"), (enum, "StrEnum"), (itertools, "pairwise"), (functools, "cache"),
+                            (pathlib.Path, "readlink"), (pathlib.PurePath, "is_relative_to")):
+            if hasattr(place, name):
+                delattr(place, name)
+        sys.modules["psutil"] = unittest.mock.MagicMock()  # its extension is not loaded from a zip
+        sys.path.insert(0, sys.argv[1])
+        import ddx_backports
+        ddx_backports.install()
+        for member in zipfile.ZipFile(sys.argv[1]).namelist():
+            if member.startswith("ddx_tools/") and member.endswith(".py") and "__init__" not in member:
+                try:
+                    importlib.import_module(member[:-3].replace("/", "."))
+                except ModuleNotFoundError as error:
+                    assert error.name == "msgspec", (member, error)
+    """)
+    bare = ["env", "-i", "PATH=/usr/bin:/bin", "python3", "-I", "-c", program, str(tmp_path / "agent.zip")]
+    done = subprocess.run(bare, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+ZONES = st.none() | st.integers(-23 * 60, 23 * 60).map(lambda east: dt.timezone(dt.timedelta(minutes=east)))
+
+
+@given(st.datetimes(timezones=ZONES), st.sampled_from("T "), st.sampled_from(["auto", "milliseconds", "minutes"]))
+def test_times_are_read_as_python_3_11_reads_them(at: dt.datetime, between: str, precision: str) -> None:
+    text = at.isoformat(between, precision)
+    for form in (text, text.replace(".", ","), text.replace("+00:00", "Z")):
+        assert backports.moment(dt.datetime, form) == dt.datetime.fromisoformat(form)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2026", "2026-13-01", "2026-11-28T25:00:00", "2026-11-28T10:00:00+", "x2026-11-28"]
+)
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        backports.moment(dt.datetime, text)
+
+
+def test_dictionaries_and_sets_are_united() -> None:
+    row = {"a": 1, "b": 1}
+    assert backports.united(row, {"b": 2}) == {"a": 1, "b": 2} and row == {"a": 1, "b": 1}
+    assert backports.united_in_place(row, {"b": 3}) is row and row["b"] == 3
+    assert backports.united({1}, {2}) == {1, 2} and backports.united_in_place({1}, {2}) == {1, 2}
 
 
 def test_what_is_not_known_how_to_write_is_refused() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 import functools
 import itertools
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Tuple
@@ -37,6 +39,7 @@ def _readlink(path: Path) -> Path:
 def install() -> None:
     """Add the missing parts to the standard library."""
     for place, name, stand_in in (
+        (dt, "UTC", dt.timezone.utc),
         (enum, "StrEnum", _StrEnum),
         (functools, "cache", functools.lru_cache(maxsize=None)),
         (itertools, "pairwise", _pairwise),
@@ -46,6 +49,40 @@ def install() -> None:
     ):
         if not hasattr(place, name):
             setattr(place, name, stand_in)
+
+
+_ISO = re.compile(
+    r"(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?"
+    r"(?:(Z)|([+-])(\d\d):?(\d\d)?)?)?"
+)
+
+
+def moment(of: Any, text: Any) -> Any:
+    """`of.fromisoformat(text)` with the forms that `datetime` reads since 3.11, such as a `Z` and a decimal comma."""
+    found = _ISO.fullmatch(text)
+    if found is None:
+        raise ValueError("Invalid isoformat string: %r" % (text,))
+    year, month, day, hour, minute, second = (int(one or 0) for one in found.groups()[:6])
+    fraction, utc, sign, zone_h, zone_min = found.groups()[6:]
+    zone = dt.timezone.utc if utc else None
+    if sign:
+        east = dt.timedelta(hours=int(zone_h), minutes=int(zone_min or 0))
+        zone = dt.timezone(-east if sign == "-" else east)
+    return of(year, month, day, hour, minute, second, int((fraction or "0").ljust(6, "0")[:6]), zone)
+
+
+def united(one: Any, other: Any) -> Any:
+    """`one | other`, for dictionaries as well."""
+    return {**one, **other} if isinstance(one, dict) else one | other
+
+
+def united_in_place(one: Any, other: Any) -> Any:
+    """The object that `one |= other` leaves in `one`."""
+    if isinstance(one, dict):
+        one.update(other)
+    else:
+        one |= other
+    return one
 
 
 def without_prefix(text: Any, prefix: Any) -> Any:

@@ -130,23 +130,53 @@ _GENERIC = frozenset({
     "Counter", "deque", "defaultdict", "Match", "Pattern", "TemporaryDirectory", "Popen",
 })  # fmt: skip
 """Classes that could not be subscripted in Python 3.8."""
-_METHODS = {"removeprefix": "without_prefix", "removesuffix": "without_suffix"}
+_METHODS = {"removeprefix": "without_prefix", "removesuffix": "without_suffix", "fromisoformat": "moment"}
 
 
 class _Older(ast.NodeTransformer):
     """Replaces syntax and calls that Python 3.8 lacks."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replace newer string methods, newer arguments, and unions in `isinstance`."""
-        self.generic_visit(node)
+        """Replace newer methods, newer arguments, and unions in `isinstance`."""
         called = ast.unparse(node.func).rpartition(".")[2]
-        if called in _METHODS and isinstance(node.func, ast.Attribute):
-            ours = ast.Attribute(ast.Name("ddx_backports", ast.Load()), _METHODS[called], ast.Load())
-            return ast.copy_location(ast.Call(ours, [node.func.value, *node.args], []), node)
-        later = {"zip": "strict", "dataclass": "slots"}.get(called)
-        node.keywords = [keyword for keyword in node.keywords if keyword.arg is None or keyword.arg != later]
         if called == "isinstance" and isinstance(node.args[1], ast.BinOp):
             node.args[1] = ast.Tuple(list(_united(node.args[1])), ast.Load())
+        self.generic_visit(node)
+        if called in _METHODS and isinstance(node.func, ast.Attribute):
+            return ast.copy_location(_ours(_METHODS[called], node.func.value, *node.args), node)
+        later = {"zip": "strict", "dataclass": "slots"}.get(called)
+        node.keywords = [keyword for keyword in node.keywords if keyword.arg is None or keyword.arg != later]
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """Replace `|`, which dictionaries lacked."""
+        self.generic_visit(node)
+        is_union = isinstance(node.op, ast.BitOr)
+        return ast.copy_location(_ours("united", node.left, node.right), node) if is_union else node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        """Replace `|=`, which dictionaries lacked."""
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.BitOr):
+            return node
+        before = ast.parse(ast.unparse(node.target), mode="eval").body
+        now = ast.Assign([node.target], _ours("united_in_place", before, node.value))
+        return ast.fix_missing_locations(ast.copy_location(now, node))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        """Leave annotations, which are never evaluated."""
+        returns, node.returns = node.returns, None
+        self.generic_visit(node)
+        node.returns = returns
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        """Leave annotations, which are never evaluated."""
+        node.value = self.visit(node.value) if node.value else None
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        """Leave annotations, which are never evaluated."""
         return node
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
@@ -154,6 +184,11 @@ class _Older(ast.NodeTransformer):
         self.generic_visit(node)
         is_generic = ast.unparse(node.value).rpartition(".")[2] in _GENERIC
         return node.value if is_generic and isinstance(node.ctx, ast.Load) else node
+
+
+def _ours(function: str, *args: ast.expr) -> ast.Call:
+    """Return a call of a function of `backports`."""
+    return ast.Call(ast.Attribute(ast.Name("ddx_backports", ast.Load()), function, ast.Load()), list(args), [])
 
 
 def _united(node: ast.expr) -> Iterator[ast.expr]:
