@@ -17,6 +17,8 @@ from ddx_server.render.result import render_result
 from ddx_server.render.safe_text import safe
 from ddx_tools.model.diagnosis import (
     CandidateCause,
+    CaseFile,
+    CasePart,
     Claim,
     Diagnosis,
     Evidence,
@@ -204,6 +206,16 @@ def test_culprits_victims_and_next_check_are_told_apart() -> None:
     assert lines["DIAGNOSED"].endswith("Rank 2 at train.py:7 main: it is stopped")
     assert "ddx flight-recorder 4242 --frames all" in printed(out)
     assert "It distinguishes: process-stopped, gil-held." in printed(out)
+
+
+def test_equal_lines_in_a_row_take_one_line_of_the_case_file() -> None:
+    text = "\n".join(["step 0"] * 8 + ["step 10", "", "", "step 20", "step 20"])
+    case = CaseFile(parts=[CasePart(at="material train.log:1", text=text)])
+    diagnosis = Diagnosis(verdict=Verdict.UNDECIDED, headline="nothing decides", case=case)
+    out = console()
+    render_diagnosis(diagnosis, out)
+    shown = [line.removeprefix("case file").strip() for line in printed(out).splitlines() if "step" in line]
+    assert shown == ["step 0  (8 times in a row)", "step 10", "step 20  (2 times in a row)"]
 
 
 # --- commands to copy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from rich.console import Console
 from rich.text import Text
@@ -243,10 +244,13 @@ def _next(diagnosis: Diagnosis) -> Iterator[Text]:
 
 
 def _case(case: CaseFile) -> Iterator[Text]:
-    """Lines of the material; above each excerpt, the source of its first line."""
+    """Lines of the material; above each excerpt, the source of its first line. Equal lines in a row become one."""
     for part in case.parts:
         yield safe(f"[{part.at}]", "dim", limit=200) + safe(f" {part.says}" if part.says else "", "dim")
-        yield from (safe(f"  {line}", "cyan", limit=_LONGEST_LINE) for line in part.text.split("\n"))
+        for line, alike in groupby(part.text.split("\n")):
+            times = sum(1 for _ in alike)
+            shown = safe(f"  {line}", "cyan", limit=_LONGEST_LINE)
+            yield shown + safe(f"  ({times} times in a row)", "dim") if line and times > 1 else shown
     if case.left_out:
         yield safe(f"shown: {'; '.join(case.left_out)}", "dim", limit=_LONGEST)
 
