@@ -118,8 +118,9 @@ def find_roots(graph: WaitGraph) -> Roots:
     # A rank that waits for one of several, one of which is a root, is taken to wait for that root.
     found.open += [words for ranks, words in found.possible if not ranks & found.roots.keys()]
     if found.unexplained and not _EXPLAINING & set(found.roots.values()):
-        if graph.off_path:
-            found.roots = dict.fromkeys(sorted(graph.off_path), NodeState.ELSEWHERE) | found.roots
+        # A rank that left its path, but that nobody waits for, explains no wait.
+        if odd := graph.off_path & ranks_of(awaited):
+            found.roots = dict.fromkeys(sorted(odd), NodeState.ELSEWHERE) | found.roots
         else:
             verb = "wait" if len(found.unexplained) > 1 else "waits"
             found.open.append(f"nothing shows what {rank_list(found.unexplained)} {verb} for")
