@@ -187,6 +187,20 @@ def test_a_rank_that_raised_is_not_silent(tmp_path: Path) -> None:
     assert of_code(findings, "rank.raised")[0].ranks == [0]
 
 
+NCCL_ERROR = (
+    "[rank1]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
+    "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.20.5\n"
+)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["after its timeout", "before the timeouts"])
+def test_an_error_of_nccl_is_a_rank_s_own_unless_its_watchdog_aborted(first: bool, tmp_path: Path) -> None:
+    expired = "".join(timed_out(rank, 2) for rank in (1, 2, 3))
+    findings = read(tmp_path, NCCL_ERROR + expired if first else expired + NCCL_ERROR)
+    (raised,) = of_code(findings, "rank.raised")
+    assert (raised.ranks, raised.attributes["independent"]) == ([1], first)
+
+
 # --- another operation, another size
 
 

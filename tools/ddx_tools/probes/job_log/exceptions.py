@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from ddx_tools.analysis.log_events.handled_exceptions import handled_exceptions
@@ -13,6 +14,7 @@ from ddx_tools.knowledge.library_messages import UNDECIDED
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.job_log.end_reports import EndReports
 
+_TIMEOUT, _NCCL_ERROR = "torch_watchdog_timeout", "torch_nccl_error"
 _INTERRUPTED = ("KeyboardInterrupt", "SystemExit")
 # Exceptions that programs often raise and catch: such a one was probably handled before the next one.
 _OFTEN_HANDLED = (
@@ -24,7 +26,7 @@ _OFTEN_HANDLED = (
 def raises(events: list[LogEvent]) -> list[EndReports]:
     """Return the exceptions that ended ranks, equal ones of several ranks as one case."""
     cases: dict[tuple[Any, ...], EndReports] = defaultdict(EndReports)
-    handled = handled_exceptions(events)
+    handled, aborted = handled_exceptions(events), _of_aborted_communicators(events)
     told: set[tuple[int, str, int]] = set()
     # A rank's own output first: an error file and the launcher's summary repeat it.
     order = {"traceback": 0, "error_file": 1, "failure_summary": 2}
@@ -36,7 +38,7 @@ def raises(events: list[LogEvent]) -> list[EndReports]:
         if event.kind != "traceback" and repeats and repeats <= told:
             continue
         told |= repeats
-        independent, reason = _judge(event)
+        independent, reason = (False, _TIMEOUT) if id(event) in aborted else _judge(event)
         place = (event.row["file"], event.row["line"])
         # Consequences of one kind belong together, whatever addresses their messages contain.
         key = (name, place, _pattern(event.message)) if independent else (name, _kind(reason))
@@ -44,6 +46,24 @@ def raises(events: list[LogEvent]) -> list[EndReports]:
         case.add(event, set(event.ranks))
         case.independent, case.reason = independent, case.reason or reason
     return list(cases.values())
+
+
+def _of_aborted_communicators(events: Sequence[LogEvent]) -> set[int]:
+    """The ids of NCCL's errors on ranks whose watchdog had reported a timeout before.
+
+    The watchdog then aborts the communicators, and whatever uses them raises.
+    """
+    expired: set[tuple[int, int, str]] = set()
+    found = set()
+    for event in events:
+        parts = {(rank, event.attempt, event.row["source"]) for rank in event.ranks}
+        if event.kind == "watchdog" and event.limit_expired:
+            expired |= parts
+        elif event.exception and parts and parts <= expired:
+            known = {match.signature.id for match in event.known_messages(origin=True)}
+            if _NCCL_ERROR in known:
+                found.add(id(event))
+    return found
 
 
 def _judge(event: LogEvent) -> tuple[bool | None, str | None]:
