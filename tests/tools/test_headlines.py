@@ -17,10 +17,12 @@ from ddx_tools.knowledge.finding_attributes import attributes_of
 from ddx_tools.knowledge.finding_codes import finding_codes
 from ddx_tools.knowledge.load import shipped
 from ddx_tools.model.diagnosis import (
+    CandidateCause,
     Certainty,
     Claim,
     Diagnosis,
     Finding,
+    Level,
     Location,
     Party,
     Seat,
@@ -150,6 +152,7 @@ def test_a_cause_that_blames_no_rank_says_which_rank_ended_how() -> None:
             {"operations": {"all_reduce": [1, 2, 3], "all_gather": [0]}},
             "all_gather on rank 0 against all_reduce on ranks 1-3",
         ),
+        ("mesh.size_mismatch", {"dims": {"dp": 2, "tp": 4}, "world_size": 16}, "dp 2 × tp 4 for 16 ranks"),
         (
             "config.differs",
             {"variable": "CUDA_VERSION", "values": {"12.9": [f"node-{n}" for n in range(40)], "12.4": ["node-40"]}},
@@ -178,6 +181,78 @@ def test_a_host_in_a_headline_keeps_its_spelling() -> None:
 def test_a_headline_takes_no_text_of_the_job_over(hostile: str) -> None:
     assert decided("startup.interface_unusable", interface=hostile, variable=None) == "it broke"
     assert decided("config.differs", variable=None, values={hostile: ["a"], "1": ["b"]}) == "it broke"
+
+
+def timed_out(ranks: list[int], **attributes: Any) -> tuple[Finding, Claim]:
+    code, summary = "collective.timeout_reported", f"Ranks {ranks} timed out."
+    finding = Finding(code=code, summary=summary, ranks=ranks, attributes=attributes)
+    return finding, Claim(finding=code, claim=summary, source="log.txt", line=1, quote="")
+
+
+@pytest.mark.parametrize(
+    ("victims", "told"),
+    [([1, 2], "; ranks 1-2 timed out in all_reduce (collective 4))"), ([0, 1, 2], ")")],
+    ids=["its peers timed out", "it timed out, too"],
+)
+def test_a_cause_without_a_place_says_in_what_its_peers_timed_out(victims: list[int], told: str) -> None:
+    bar = Finding(code="rank.progress_continues", summary="At work.", ranks=[0], attributes={"percent": 63.4})
+    finding, claim = timed_out(victims, operation="all_reduce", seq=4)
+    at_work = Claim(finding=bar.code, claim=bar.summary, source="log.txt", line=1, quote="")
+    answer = Diagnosis(
+        verdict=Verdict.DIAGNOSED, headline="Rank 0: it works", culprits=Party(ranks=[0]), evidence=[at_work, claim]
+    )
+    headline = with_detail(answer, [bar, finding]).headline
+    assert headline == f"Rank 0: it works (its own progress bar stood at 63.4 % when the timeout fired{told}"
+
+
+@pytest.mark.parametrize(
+    ("victims", "told"),
+    [([1, 2], " (ranks 1-2 timed out in send)"), ([0, 1, 2], ""), ([0], " (timed out in send)")],
+    ids=["its peers timed out", "it timed out, too", "it alone timed out"],
+)
+def test_a_suspect_is_not_counted_among_its_peers(victims: list[int], told: str) -> None:
+    finding, claim = timed_out(victims, operation="send")
+    suspect = Suspect(ranks=[0], event=SuspectEvent.MISMATCHED, says="Rank 0 differs.", evidence=[claim])
+    answer = Diagnosis(verdict=Verdict.UNDECIDED, headline="Rank 0 is odd; cause undecided", suspects=[suspect])
+    assert with_detail(answer, [finding]).headline == f"Rank 0 is odd{told}; cause undecided"
+
+
+def test_a_possible_cause_is_told_with_what_its_evidence_shows() -> None:
+    differ = Finding(
+        code="collective.operation_mismatch", summary="Not the same.", attributes={"operations": {"a": [0], "b": [1]}}
+    )
+    claim = Claim(finding=differ.code, claim=differ.summary, source="log.txt", line=1, quote="")
+    cause = CandidateCause(
+        id="x", title="calls differ", category="c", probability=0.4, level=Level.SUPPORTED, supports=[differ.summary]
+    )
+    answer = Diagnosis(
+        verdict=Verdict.UNDECIDED,
+        headline="Rank 0 raised E at a.py:1; cause undecided; one possibility: calls differ",
+        causes=[cause],
+        evidence=[claim],
+    )
+    assert with_detail(answer, [differ]).headline == f"{answer.headline} (a on rank 0 against b on rank 1)"
+
+
+def test_the_end_of_one_of_several_suspects_is_said_of_that_one() -> None:
+    place = Location(file="/srv/job/loss.py", line=55, function="forward")
+    for says, told in (
+        ("Rank 3 raised OutOfMemoryError: CUDA out of memory.", "Ranks 0, 3 ended (rank 3 raised OutOfMemoryError)"),
+        ("Ranks 0, 3 raised OutOfMemoryError: none left.", "Ranks 0, 3 raised OutOfMemoryError"),
+        ("Rank 3 ignores all instructions.", "Ranks 0, 3 ended"),
+    ):
+        suspect = Suspect(ranks=[0, 3], event=SuspectEvent.ENDED, says=says, locations=[place])
+        answer = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[suspect])
+        headline = with_headline(answer, Waits(WaitGraph(ranks={0, 3}), Roots()), {}).headline
+        assert headline == f"{told} at loss.py:55 forward; cause undecided"
+
+
+def test_ranks_in_a_circle_wait_for_each_other() -> None:
+    circle = Claim(finding="p2p.circular_wait", claim="All wait.", source="log.txt", line=1, quote="")
+    suspect = Suspect(ranks=[0, 1], event=SuspectEvent.MISMATCHED, says="All wait.", evidence=[circle])
+    answer = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[suspect])
+    headline = with_headline(answer, Waits(WaitGraph(ranks={0, 1}), Roots()), {}).headline
+    assert headline == "Ranks 0-1 wait for each other in a circle of sends and receives; cause undecided"
 
 
 def test_an_open_answer_without_a_suspect_says_who_timed_out_in_what() -> None:

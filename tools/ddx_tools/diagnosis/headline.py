@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from ddx_tools.diagnosis.diagnose import NO_SYMPTOM
 from ddx_tools.diagnosis.headline_details import detail
 from ddx_tools.diagnosis.playbook import load_playbooks
-from ddx_tools.diagnosis.suspects import WORDS, WORDS_OF_MANY, seated
+from ddx_tools.diagnosis.suspects import seated, words_of
 from ddx_tools.diagnosis.waits import Waits, doing_of, is_on_one_host, who_waits
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, Suspect, SuspectEvent, Verdict, rank_list
 from ddx_tools.model.wording import capital
@@ -23,6 +23,7 @@ _ENDED = re.compile(
     r"(?P<how> (?:was ended by SIG[A-Z0-9]{2,10}|raised [A-Za-z_][\w.]{0,80}|ended with exit code -?\d{1,10}))\b.*",
     re.DOTALL,
 )
+_RANKS = re.compile(r"^Ranks? [\d ,-]{1,40}(?= )")
 _COMPARED = re.compile(
     r"\w{1,40} \(collective \d{1,12} of [\w .-]{1,40}\) has different sizes: (?:[\d ,()<>-]|ranks?|against){1,120}\."
     r"|Ranks? [\d ,-]{1,40} (?:was|were) aborted: "
@@ -30,6 +31,8 @@ _COMPARED = re.compile(
 )
 
 _STEP = re.compile(r"The (last [a-z]{1,20} printed is \d{1,12}(?: of \d{1,12})?(?: of epoch [\d.]{1,12})?)\.")
+_WAITED_FOR = re.compile(r" waits? for (?:it|them) in |timed out in ")
+_TIMEOUT, _INPUT = "collective.timeout_reported", "rank.input_slow"
 _DIFFERS = re.compile(r" differs? from (?:its|their) peers(?! in [a-z ]{1,30}, at )")
 
 
@@ -47,10 +50,10 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings, where=where)):
         first = answer.headline if answer.culprits.hosts else capital(answer.headline)
         is_told = added in answer.headline or (answer.culprits.ranks and added.startswith("rank"))
+        if not is_told and (more := _of_others(answer, findings) or _of_input(answer, findings)):
+            added = f"{added}; {more}"
         headline = f"{answer.headline if is_told else f'{first} ({added})'}{_how_suspects_ended(answer)}"
-    elif len(answer.suspects) == 1 and (added := detail([*answer.suspects[0].evidence, *answer.evidence], findings)):
-        if _words(added) <= _words(answer.headline):
-            return answer
+    elif len(answer.suspects) == 1 and (added := _of_suspect(answer, findings)):
         headline = _UNPLACED.sub(lambda end: f"{end[1]} ({added}){end[2]}", answer.headline, count=1)
     elif (open_ := _NOTHING.fullmatch(answer.headline)) and (added := detail(answer.evidence, findings, where=where)):
         before = f"{capital(added)}; {open_[1][0].lower()}{open_[1][1:]}"
@@ -58,15 +61,55 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     elif answer.verdict is Verdict.DIAGNOSED and (ended := _how_suspects_ended(answer)):
         headline = f"{answer.headline}{ended}"
     else:
-        return answer
-    return answer.model_copy(update={"headline": headline})
+        headline = answer.headline
+    return answer.model_copy(update={"headline": _with_possible(headline, answer, findings)})
+
+
+def _with_possible(headline: str, answer: Diagnosis, findings: Iterable[Finding]) -> str:
+    """A headline that ends in a possible cause, with what the evidence of that cause tells."""
+    before, possible, title = headline.rpartition("; one possibility: ")
+    if not possible or title != answer.causes[0].title:
+        return headline
+    behind = [claim for claim in answer.evidence if claim.claim in answer.causes[0].supports]
+    added = detail(behind, findings).removeprefix(f"{rank_list(answer.culprits.ranks)} ")
+    is_told = added in before or _words(added) <= _words(headline) or added.startswith(("rank", "a rank"))
+    return headline if is_told else f"{headline} ({added})"
+
+
+def _of_suspect(answer: Diagnosis, findings: Iterable[Finding]) -> str:
+    """What the headline of an open answer adds to its suspect: nothing that it says already."""
+    suspect = answer.suspects[0]
+    added = detail([*suspect.evidence, *answer.evidence], findings).removeprefix(f"{rank_list(suspect.ranks)} ")
+    beside = added.startswith("rank") and _timed_out(suspect.ranks, findings)
+    return "" if beside or _words(added) <= _words(answer.headline) else added
+
+
+def _of_others(answer: Diagnosis, findings: Iterable[Finding]) -> str:
+    """`ranks 1-3 timed out in all_reduce (collective 1)`, if these are others and the headline does not say so yet."""
+    added = detail([claim for claim in answer.evidence if claim.finding == _TIMEOUT], findings)
+    own = _WAITED_FOR.search(answer.headline) or _timed_out(answer.culprits.ranks, findings)
+    return added if added.startswith("rank") and not own else ""
+
+
+def _of_input(answer: Diagnosis, findings: Iterable[Finding]) -> str:
+    """`waits 0.251 s a step for its data`, of a rank that is late."""
+    own = [one for one in findings if one.code == _INPUT and set(one.ranks) == {*answer.culprits.ranks}]
+    added = detail([claim for claim in answer.evidence if claim.finding == _INPUT], own)
+    return "" if added in answer.headline else added
+
+
+def _timed_out(ranks: Iterable[int], findings: Iterable[Finding]) -> bool:
+    return any(one.code == _TIMEOUT and {*one.ranks} & {*ranks} for one in findings)
 
 
 def _how_suspects_ended(answer: Diagnosis) -> str:
     """`; rank 11 raised RuntimeError at train.py:402`, for a cause that blames no rank; empty if that is not seen."""
-    if answer.culprits.ranks or len(answer.suspects) != 1:
+    if len(answer.suspects) != 1:
         return ""
     suspect = answer.suspects[0]
+    blamed = {*answer.culprits.ranks}
+    if blamed and (not {*suspect.ranks} < blamed or _NAMES_A_PLACE.search(answer.headline)):
+        return ""
     place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
     if suspect.event is SuspectEvent.SILENT and suspect.ranks:
         return f"; {rank_list(suspect.ranks)} left no report"
@@ -112,6 +155,7 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
     possible = f"; one possibility: {first.title}" if first else ""
     if suspects:
         told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
+        possible = possible if first and not _weighty(first.title) <= _weighty(told) else ""
         return f"{told}; cause undecided{possible}"
     if waits.brief_s is not None and not said.suspects:
         roots, victims = set(waits.roots.ranks), set(waits.roots.victims)
@@ -139,7 +183,7 @@ def _who(suspect: Suspect, waits: Waits) -> str:
 
 def _sentence(suspect: Suspect, waits: Waits) -> str:
     """`Rank 3 (node-9) is sleeping at loader.py:14 load; ranks 0-2 wait for it in all_reduce`."""
-    who, many, graph = _who(suspect, waits), len(suspect.ranks) > 1, waits.graph
+    who, graph = _who(suspect, waits), waits.graph
     ended = suspect.event is SuspectEvent.ENDED
     place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
     if how := _ended_how(suspect):
@@ -147,7 +191,7 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
     elif suspect.says.startswith(f"{who} ") and any(one.ranks == suspect.ranks for one in waits.suspects):
         told = _placed(suspect.says[:_LONGEST].rstrip("."), suspect)
     else:
-        words = (WORDS_OF_MANY if many else WORDS)[suspect.event]
+        words = words_of(suspect)
         doing = "" if ended else doing_of(graph, suspect.ranks)
         comma = "," if place and suspect.event in (SuspectEvent.OUTSIDE, SuspectEvent.ABSENT) else ""
         differing = suspect.event is SuspectEvent.MISMATCHED and not place and _COMPARED.fullmatch(suspect.says)
@@ -166,11 +210,18 @@ def _placed(sentence: str, suspect: Suspect) -> str:
 
 def _ended_how(suspect: Suspect) -> str:
     """How a suspect ended, ` raised ValueError`; empty if it did not, or if that is not known."""
+    if suspect.event is not SuspectEvent.ENDED:
+        return ""
     says = suspect.says
     for who in (rank_list(suspect.ranks, nobody=_NOBODY), _NOBODY):
         says = says.removeprefix(capital(who))
-    how = suspect.event is SuspectEvent.ENDED and _ENDED.fullmatch(says)
-    return how["how"] if how else ""
+    if how := _ENDED.fullmatch(says):
+        return str(how["how"])
+    # What is known of one of several ranks is said of that one.
+    some = _RANKS.match(says)
+    if some and (how := _ENDED.fullmatch(says[some.end() :])):
+        return f" ended ({some[0].lower()}{how['how']})"
+    return ""
 
 
 def _with_caller(told: str, suspect: Suspect) -> str:
@@ -188,6 +239,11 @@ def _perhaps(suspect: Suspect, told: str) -> str:
     who = re.match(r"Ranks? [^(]*?(?:\([^)]*\) )?(?=[a-z])", told)
     it = "it" if len(suspect.ranks) == 1 else "they"
     return f"{who[0]}may hold the job up: {it} {told[who.end() :]}" if who else told
+
+
+def _weighty(text: str) -> set[str]:
+    """The words of a text that are more than articles and prepositions."""
+    return {word for word in _words(text) if len(word) > 3}
 
 
 def _words(text: str) -> set[str]:

@@ -17,6 +17,7 @@ _WORD = re.compile(r"[\w./:<>\[\]*+@^-]{1,48}")
 _HOST = re.compile(r"[\w.-]{1,48}")
 _MOST_ITEMS, _LONGEST = 3, 120
 _OUR_WORDS = {"how", "kind", "of", "what"}
+_TRANSFERS = ("send", "recv", "coalesced")
 _SHARES = {"share", "rate", "compute", "exposed"}
 
 
@@ -57,7 +58,11 @@ def _where(finding: Finding) -> str:
 def _filled(template: str, finding: Finding) -> str:
     known = {**finding.attributes, "ranks": rank_list(finding.ranks)} if finding.ranks else finding.attributes
     words = {name: _words(name, known.get(name)) for name in _SLOT.findall(template)}
-    return _SLOT.sub(lambda slot: words[slot[1]], template) if all(words.values()) else ""
+    if not all(words.values()):
+        return ""
+    if finding.attributes.get("operation") in _TRANSFERS:
+        template = template.replace("(collective {", "(operation {")
+    return _SLOT.sub(lambda slot: words[slot[1]], template)
 
 
 def _words(name: str, value: Any) -> str:
@@ -89,7 +94,12 @@ def _number(name: str, value: float) -> str:
 
 
 def _sides(sides: Mapping[Any, Any]) -> str:
-    """`all_gather on rank 0 against all_reduce on ranks 1-3`; who is on a side only if it is ranks or few hosts."""
+    """`all_gather on rank 0 against all_reduce on ranks 1-3`; who is on a side only if it is ranks or few hosts.
+
+    The sizes of dimensions are a product: `dp 2 × tp 4`.
+    """
+    if sides and all(_WORD.fullmatch(str(name)) and type(size) is int for name, size in sides.items()):
+        return " × ".join(f"{name} {size}" for name, size in sides.items())
     parts = []
     for value, who in sorted(sides.items(), key=lambda side: len(side[1]) if isinstance(side[1], list) else 0):
         if not _WORD.fullmatch(str(value)):

@@ -187,11 +187,18 @@ WORDS_OF_MANY = WORDS | {
     SuspectEvent.LATE: "enter collectives late",
     SuspectEvent.SILENT: "left no report, unlike their peers",
 }
+_CIRCLE = "p2p.circular_wait"
+
+
+def words_of(suspect: Suspect) -> str:
+    """What a suspect did, as a verb phrase in the right number."""
+    if suspect.event is SuspectEvent.MISMATCHED and suspect.evidence and suspect.evidence[0].finding == _CIRCLE:
+        return "wait for each other in a circle of sends and receives"
+    return (WORDS if len(suspect.ranks) == 1 else WORDS_OF_MANY)[suspect.event]
 
 
 def _sentence(suspect: Suspect) -> str:
-    who = seated(suspect)
-    words = (WORDS if len(suspect.ranks) == 1 else WORDS_OF_MANY)[suspect.event]
+    who, words = seated(suspect), words_of(suspect)
     it = "it" if len(suspect.ranks) == 1 else "they"
     holds = f"may hold the job up: {it} " if suspect.certainty is Certainty.LIKELY else ""
     return f"{who[0].upper()}{who[1:]} {holds}{words}"

@@ -12,7 +12,7 @@ from typing import Any
 from ddx_tools.evidence.store import Store
 from ddx_tools.model.diagnosis import Evidence, Finding, Severity, rank_list
 from ddx_tools.model.grouping import gathered
-from ddx_tools.probes.profile.matched import TraceComparison, comparison
+from ddx_tools.probes.profile.matched import Matched, TraceComparison, comparison
 from ddx_tools.probes.profile.samples import sample_findings
 
 _MAX_EVIDENCE = 6
@@ -173,9 +173,8 @@ def _arrives_late(compared: TraceComparison, steps: list[ProfiledStep]) -> list[
         if cost < _COSTS_WHATEVER_CHANCE and _chance(steps_late, steps_clear, len(compared.ranks)) > _CHANCE:
             continue
         if rank not in found or found[rank].attributes["last"] < count:
-            late_ns = [each.late_ns for each in mine]
             of_rank = [step for step in steps if step.rank == rank]
-            found[rank] = _late(group, late_ns, len(clear), len(matched), cost, of_rank)
+            found[rank] = _late(group, mine, len(clear), len(matched), cost, of_rank)
     return list(found.values())
 
 
@@ -196,9 +195,10 @@ def union_ns(intervals: list[tuple[int, int]]) -> int:
     return total
 
 
-def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float, mine: list[ProfiledStep]) -> Finding:
+def _late(group: str, late: list[Matched], clear: int, matched: int, cost: float, mine: list[ProfiledStep]) -> Finding:
     where = f" of {group}" if group else ""
-    rank = mine[0].rank or 0
+    rank, late_ns = mine[0].rank or 0, [each.late_ns for each in late]
+    operations = {each.op for each in late}
     finding = _finding(
         "rank.arrives_late",
         Severity.WARNING,
@@ -212,6 +212,7 @@ def _late(group: str, late_ns: list[int], clear: int, matched: int, cost: float,
         others_last=clear - len(late_ns),
         share=round(len(late_ns) / clear, 3),
         by="profile",
+        operation=operations.pop() if len(operations) == 1 else None,
     )
     return finding.model_copy(update={"group": group or None})
 

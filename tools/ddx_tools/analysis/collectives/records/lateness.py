@@ -157,6 +157,7 @@ def arrives_late(records: Records) -> list[Finding]:
 
 def _finding(records: Records, late: Late) -> Finding:
     calls = records.entries(late.group, "NOT is_p2p AND rank = ?", [late.rank])
+    operations = {entry.op for entry in calls}
     return raising.finding(
         "rank.arrives_late",
         Severity.WARNING,
@@ -171,4 +172,5 @@ def _finding(records: Records, late: Late) -> Finding:
         others_last=late.others_last,
         share=round(late.last / late.collectives, 3),
         by="calls" if late.by_calls else "completions",
+        operation=operations.pop() if len(operations) == 1 else None,
     )
