@@ -239,7 +239,7 @@ def operation_of(event: LogEvent, enclosing: Enclosing) -> str | None:
 
 
 def part_of(event: LogEvent, enclosing: Enclosing) -> tuple[Location | None, str | None]:
-    """The (place, operation) of the exception around a message."""
+    """The (place, operation) of the exception in whose text a message stands; each None if unknown."""
     around = enclosing.of(event)
     return around.part_at(event.row["source_line"]) if around else (None, None)
 

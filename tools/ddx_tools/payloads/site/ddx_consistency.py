@@ -166,7 +166,7 @@ class Recorder:
         self.file.flush()
 
     def before_step(self, optimizer: Any, _: Any, __: Any) -> None:
-        """The hook that torch calls before each optimizer step: sample, unless the program calls `look` itself."""
+        """The hook that torch calls before an optimizer step. It samples, unless the program calls `look` itself."""
         step = self.counts.get(id(optimizer), 0)
         self.counts[id(optimizer)] = step + 1
         if not self.called and (self.wants(step) or self.wants(step + 1)):

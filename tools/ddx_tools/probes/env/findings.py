@@ -214,7 +214,7 @@ _NO = frozenset({"0", "n", "no", "f", "false"})
 
 
 def not_diagnosable(environments: Sequence[Environment]) -> Iterator[Finding]:
-    """Yield one finding for all environments that lack the same settings."""
+    """Yield a finding for each set of environments that lack the same settings which a diagnosis of a hang needs."""
     lacking = gathered(
         (lacks, environment)
         for environment in environments

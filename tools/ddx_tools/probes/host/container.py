@@ -61,7 +61,7 @@ def _less_than_the_host(cgroups: list[HostFactRow], memories: list[HostFactRow])
     limited = [group for group in cgroups if 0 < group.values.get("limit_bytes", 0) < _SMALL_PART * total]
     for group in limited[:1]:
         limit = group.values["limit_bytes"]
-        words = f"The cgroup may use {gibibytes(limit)} of the host's {gibibytes(total)}."
+        words = f"The cgroup is limited to {gibibytes(limit)} of the host's {gibibytes(total)}."
         yield finding(
             "limits.resource",
             Severity.INFO,
@@ -88,7 +88,7 @@ def _quota(readings: list[HostFactRow], ranks: list[HostFactRow], free: list[str
             "limits.cpu_throttled",
             Severity.WARNING if between else Severity.NOTICE,
             of_group,
-            f"The cgroup may use {cpus:g} CPUs{per_rank}, and was throttled in {share:.0%} of its periods {when}."
+            f"The cgroup is limited to {cpus:g} CPUs{per_rank}, and was throttled in {share:.0%} of its periods {when}."
             + unlike,
             cpus=cpus,
             share=round(share, 3),

@@ -328,7 +328,7 @@ def _locked_memory(limits: list[HostFactRow]) -> Iterator[Finding]:
     low = [limit for limit in limits if limit.values.get("limit_bytes", _LOW_LOCKED_BYTES) < _LOW_LOCKED_BYTES]
     if low:
         least = min(limit.values["limit_bytes"] for limit in low)
-        words = f"A process may lock {gibibytes(least)} of memory: RDMA needs far more, usually unlimited."
+        words = f"A process may lock only {gibibytes(least)} of memory: RDMA needs far more, usually unlimited."
         yield finding("limits.locked_memory", Severity.NOTICE, low, words, limit_bytes=least)
 
 

@@ -21,7 +21,7 @@ _REAPED_S = 2.0
 def ends(
     events: list[LogEvent], codes: dict[int, int], raised: list[EndReports], aborted: list[EndReports]
 ) -> list[EndReports]:
-    """Return the ends that neither an exception nor an abort explains."""
+    """Return how processes ended where no exception and no abort explains it. `codes`: exit codes by rank."""
     explained = {rank for case in aborted for rank in case.ranks}
     raising = {rank for case in raised for rank in case.ranks}
     following = {rank for case in raised if case.independent is False for rank in case.ranks}

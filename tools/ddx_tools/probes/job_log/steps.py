@@ -153,7 +153,7 @@ def _steps_behind(
         "rank.steps_behind",
         Severity.NOTICE,
         [*behind.values(), furthest[ahead[0]]],
-        f"{rank_list(set(behind)).capitalize()} printed {low} last in `{shape}`, {rank_list(ahead)} {high}.",
+        f"The last value in lines `{shape}` is {low} on {rank_list(set(behind))} and {high} on {rank_list(ahead)}.",
         {
             "last_step": by_ranks(last),
             "epoch": by_ranks(epochs) if len(set(epochs.values())) > 1 else next(iter(epochs.values()), None),

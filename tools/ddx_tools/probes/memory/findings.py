@@ -325,7 +325,7 @@ def _whose(row: dict[str, Any]) -> str:
 
 
 def memory_table(store: Store) -> list[dict[str, Any]]:
-    """Return a row for each holder on each GPU at its peak, most bytes first."""
+    """Return a row for each kind of holder (parameters, activations …) on each GPU at its peak, most bytes first."""
     rows = []
     for (_, device), holders in _holders(store).items():
         for row in holders[:12]:

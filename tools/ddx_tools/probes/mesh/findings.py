@@ -51,7 +51,7 @@ _TOLD = {
 
 
 def check(mesh: Mesh) -> Iterator[Finding]:
-    """Yield a finding for each size that does not fit and each heavy axis that spans hosts."""
+    """Yield a finding for each size that does not fit the world size, and each heavy axis that spans hosts."""
     yield from _larger_than_its_cluster(mesh)
     if isinstance(mesh.outcome, Misfit) and not mesh.outcome.open_world:
         yield _misfit(mesh, mesh.outcome)
