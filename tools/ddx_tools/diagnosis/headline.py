@@ -16,7 +16,7 @@ from ddx_tools.model.wording import capital
 _NOTHING = re.compile(r"(?:[^;]*; )?((?i:not enough evidence) to name .*|Narrowed down, not decided: .*)", re.DOTALL)
 _LONGEST = 400
 _NOBODY = "an unidentified rank"
-_UNPLACED = re.compile(r"^(Ranks? [^;:]*)(; cause undecided)")
+_UNPLACED = re.compile(r"^(Ranks? [^;:]*(?:may hold the job up: (?:it|they) [^;:]*)?)(; cause undecided)")
 _NAMES_A_PLACE = re.compile(r" at [^:]+:\d+| waits? for (?:it|them) in ")
 # A headline is no field for text of the job: of what findings say it takes over these forms only.
 _ENDED = re.compile(
@@ -81,6 +81,7 @@ def _of_suspect(answer: Diagnosis, findings: Iterable[Finding]) -> str:
     suspect = answer.suspects[0]
     added = detail([*suspect.evidence, *answer.evidence], findings).removeprefix(f"{rank_list(suspect.ranks)} ")
     beside = added.startswith("rank") and _timed_out(suspect.ranks, findings)
+    beside = beside or (suspect.event is SuspectEvent.ENDED and added.startswith(("exited", "ended")))
     return "" if beside or _words(added) <= _words(answer.headline) else added
 
 

@@ -187,13 +187,18 @@ WORDS_OF_MANY = WORDS | {
     SuspectEvent.LATE: "enter collectives late",
     SuspectEvent.SILENT: "left no report, unlike their peers",
 }
-_CIRCLE = "p2p.circular_wait"
+_BY_FINDING = {
+    "p2p.circular_wait": "wait for each other in a circle of sends and receives",
+    "rank.no_operation_overdue": "has no overdue operation, unlike its peers",
+}
+"""Of suspects whose event says less, or more, than the finding."""
 
 
 def words_of(suspect: Suspect) -> str:
     """What a suspect did, as a verb phrase in the right number."""
-    if suspect.event is SuspectEvent.MISMATCHED and suspect.evidence and suspect.evidence[0].finding == _CIRCLE:
-        return "wait for each other in a circle of sends and receives"
+    if suspect.evidence and (words := _BY_FINDING.get(suspect.evidence[0].finding)):
+        many = len(suspect.ranks) > 1
+        return words.replace("has ", "have ").replace("its ", "their ") if many else words
     return (WORDS if len(suspect.ranks) == 1 else WORDS_OF_MANY)[suspect.event]
 
 
