@@ -90,7 +90,7 @@ def test_a_rank_that_is_at_work_and_gets_on_is_suspected_only_perhaps() -> None:
 
 def test_a_headline_tells_how_a_rank_differs_or_ended_and_quotes_nothing_of_the_job() -> None:
     said = {
-        (SuspectEvent.ENDED, "Rank 3 was ended by SIGKILL."): "Rank 3 (node-9) was ended by SIGKILL; cause undecided",
+        (SuspectEvent.ENDED, "Rank 3 was killed by SIGKILL."): "Rank 3 (node-9) was killed by SIGKILL; cause undecided",
         (
             SuspectEvent.MISMATCHED,
             "all_reduce (collective 7 of dp) has different sizes: 1 (rank 3) against 64 (ranks 0-1).",
@@ -210,6 +210,30 @@ def test_a_cause_without_a_place_says_in_what_its_peers_timed_out(victims: list[
     [([1, 2], " (ranks 1-2 timed out in send)"), ([0, 1, 2], ""), ([0], " (timed out in send)")],
     ids=["its peers timed out", "it timed out, too", "it alone timed out"],
 )
+def test_a_place_is_told_with_the_sizes_that_differ() -> None:
+    finding = Finding(
+        code="collective.shape_mismatch",
+        summary="Not equal.",
+        attributes={"sizes": {"[[8, 48]]": [1], "[[8, 16]]": [0]}},
+    )
+    claim = Claim(finding=finding.code, claim=finding.summary, source="log.txt", line=1, quote="")
+    answer = Diagnosis(
+        verdict=Verdict.DIAGNOSED, headline="Rank 1 is in x at a.py:7: odd", culprits=Party(ranks=[1]), evidence=[claim]
+    )
+    told = with_detail(answer, [finding]).headline
+    assert told == "Rank 1 is in x at a.py:7: odd (sizes [[8, 16]] on rank 0 against [[8, 48]] on rank 1)"
+
+
+def test_what_makes_a_job_slow_is_no_possible_cause_of_an_end() -> None:
+    says = "Rank 1 was killed by SIGBUS."
+    suspect = Suspect(ranks=[1], event=SuspectEvent.ENDED, says=says)
+    for cause, possible in (("input-bound", ""), ("shm-too-small", "; one possibility: t")):
+        few = CandidateCause(id=cause, title="t", category="c", probability=0.4, level=Level.SUPPORTED)
+        answer = Diagnosis(verdict=Verdict.UNDECIDED, headline="?", suspects=[suspect], causes=[few])
+        headline = with_headline(answer, Waits(WaitGraph(ranks={0, 1}), Roots()), {}).headline
+        assert headline == f"Rank 1 was killed by SIGBUS; cause undecided{possible}"
+
+
 def test_a_suspect_is_not_counted_among_its_peers(victims: list[int], told: str) -> None:
     finding, claim = timed_out(victims, operation="send")
     suspect = Suspect(ranks=[0], event=SuspectEvent.MISMATCHED, says="Rank 0 differs.", evidence=[claim])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ddx_tools.diagnosis.diagnose import NO_SYMPTOM
 from ddx_tools.diagnosis.headline_details import detail
@@ -14,13 +14,17 @@ from ddx_tools.model.diagnosis import Certainty, Diagnosis, Finding, Seat, Suspe
 from ddx_tools.model.wording import capital
 
 _NOTHING = re.compile(r"(?:[^;]*; )?((?i:not enough evidence) to name .*|Narrowed down, not decided: .*)", re.DOTALL)
-_LONGEST = 400
+_LONGEST, _LONG = 400, 250
+_OF_VALUES = (
+    "collective.dtype_mismatch", "collective.operation_mismatch", "collective.shape_mismatch", "memory.host_grows",
+)  # fmt: skip
+_KINDS_OF_END = {"crash", "hang", "memory", "startup"}
 _NOBODY = "an unidentified rank"
 _UNPLACED = re.compile(r"^(Ranks? [^;:]*(?:may hold the job up: (?:it|they) [^;:]*)?)(; cause undecided)")
 _NAMES_A_PLACE = re.compile(r" at [^:]+:\d+| waits? for (?:it|them) in ")
 # A headline is no field for text of the job: of what findings say it takes over these forms only.
 _ENDED = re.compile(
-    r"(?P<how> (?:was ended by SIG[A-Z0-9]{2,10}|raised [A-Za-z_][\w.]{0,80}|ended with exit code -?\d{1,10}))\b.*",
+    r"(?P<how> (?:was killed by SIG[A-Z0-9]{2,10}|raised [A-Za-z_][\w.]{0,80}|ended with exit code -?\d{1,10}))\b.*",
     re.DOTALL,
 )
 _RANKS = re.compile(r"^Ranks? [\d ,-]{1,40}(?= )")
@@ -45,7 +49,7 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
         headline = NO_SYMPTOM.replace(";", f" (the {last[1]});") if last else NO_SYMPTOM
         return answer.model_copy(update={"headline": headline})
     if _NAMES_A_PLACE.search(answer.headline) and answer.culprits.ranks and not _DIFFERS.search(answer.headline):
-        return answer
+        return _with_values(answer, findings)
     findings, where = list(findings), not (answer.culprits.ranks or answer.culprits.hosts)
     if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings, where=where)):
         first = answer.headline if answer.culprits.hosts else capital(answer.headline)
@@ -65,6 +69,15 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     return answer.model_copy(update={"headline": _with_possible(headline, answer, findings)})
 
 
+def _with_values(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
+    """An answer whose headline names a place, with sizes, types or operations of which nothing is said yet."""
+    claims = [claim for claim in answer.evidence if claim.finding in _OF_VALUES]
+    added = detail(claims, findings) if answer.verdict is Verdict.DIAGNOSED else ""
+    if not added or added in answer.headline or len(answer.headline) > _LONG:
+        return answer
+    return answer.model_copy(update={"headline": f"{answer.headline} ({added})"})
+
+
 def _with_possible(headline: str, answer: Diagnosis, findings: Iterable[Finding]) -> str:
     """A headline that ends in a possible cause, with what the evidence of that cause tells."""
     before, possible, title = headline.rpartition("; one possibility: ")
@@ -81,7 +94,7 @@ def _of_suspect(answer: Diagnosis, findings: Iterable[Finding]) -> str:
     suspect = answer.suspects[0]
     added = detail([*suspect.evidence, *answer.evidence], findings).removeprefix(f"{rank_list(suspect.ranks)} ")
     beside = added.startswith("rank") and _timed_out(suspect.ranks, findings)
-    beside = beside or (suspect.event is SuspectEvent.ENDED and added.startswith(("exited", "ended")))
+    beside = beside or (suspect.event is SuspectEvent.ENDED and added.startswith(("exited", "killed")))
     return "" if beside or _words(added) <= _words(answer.headline) else added
 
 
@@ -153,6 +166,8 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
     # That a rank crashed or its program raised is no possibility beside how it ended.
     pages = load_playbooks().causes
     first = next((one for one in said.causes if not (one.id in pages and pages[one.id].residual)), None)
+    if first and first.id in pages and not _KINDS_OF_END & {*pages[first.id].symptoms} and _all_ended(suspects):
+        first = None  # what makes a job slow or its numbers wrong ended no rank
     possible = f"; one possibility: {first.title}" if first else ""
     if suspects:
         told = ". ".join(_perhaps(one, _sentence(one, waits)) for one in suspects[:2])
@@ -176,6 +191,10 @@ def _of_open(said: Diagnosis, waits: Waits) -> str:
     words = {each.words for each in waits.graph.operations.values()}
     where = f" in {words.pop()}" if len(words) == 1 else f" in {len(words)} operations"
     return f"{capital(who)} {'wait' if len(waiting) > 1 else 'waits'}{where}; {open_}{possible}"
+
+
+def _all_ended(suspects: Sequence[Suspect]) -> bool:
+    return bool(suspects) and all(one.event is SuspectEvent.ENDED for one in suspects)
 
 
 def _who(suspect: Suspect, waits: Waits) -> str:

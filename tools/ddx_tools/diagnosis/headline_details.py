@@ -14,6 +14,7 @@ from ddx_tools.model.diagnosis import Claim, Finding, rank_list
 _SLOT = re.compile(r"\{(\w+)\}")
 # No text of the job: what has a space in it could be a sentence.
 _WORD = re.compile(r"[\w./:<>\[\]*+@^-]{1,48}")
+_SHAPES, _TYPE = re.compile(r"[\[\]\d, ]{1,48}"), re.compile(r'\["(\w{1,20})"\]')
 _HOST = re.compile(r"[\w.-]{1,48}")
 _MOST_ITEMS, _LONGEST = 3, 120
 _OUR_WORDS = {"how", "kind", "of", "what"}
@@ -102,7 +103,10 @@ def _sides(sides: Mapping[Any, Any]) -> str:
         return " × ".join(f"{name} {size}" for name, size in sides.items())
     parts = []
     for value, who in sorted(sides.items(), key=lambda side: len(side[1]) if isinstance(side[1], list) else 0):
-        if not _WORD.fullmatch(str(value)):
+        value = str(value)
+        if type_ := _TYPE.fullmatch(value):
+            value = type_[1]
+        elif not _WORD.fullmatch(value) and not _SHAPES.fullmatch(value):
             return ""
         if isinstance(who, list) and who and all(isinstance(one, int) for one in who):
             parts.append(f"{value} on {rank_list(who)}")

@@ -193,7 +193,7 @@ def _killed(case: EndReports, code: int | None, fatal: list[LogEvent]) -> Findin
     last_words = next((event.row["text"] for event in mine), None)
     was = "was" if len(case.ranks) < 2 else "were"
     sent_by = next((by for event in mine if (by := event.details.get("sent_by"))), None)
-    how = f"{was} ended by {signal}" if signal else f"died: {last_words}"
+    how = f"{was} killed by {signal}" if signal else f"died: {last_words}"
     how += f", which process {sent_by} sent," if signal and sent_by else ""
     why = f" ({case.reason})" if case.reason else ""
     where = f" at {places[0].short()}" if places else ""
