@@ -134,7 +134,10 @@ class _Asking:
     transcript: AskTranscript
 
     async def run(self) -> AskResult:
-        """Ask the model; if it gives no answer, ask the playbooks."""
+        """Let the model investigate the question with the server's tools, and return its diagnosis.
+
+        If the model reaches none, the result is the playbooks' diagnosis, marked as undecided.
+        """
         async with self.client:
             return await use_server(self.server, self.consent, self._with_tools)
 

@@ -30,9 +30,10 @@ def diagnosis_in(fields: Any) -> Diagnosis | None:
 
 
 def completed(report: Diagnosis, known: Diagnosis | None) -> Diagnosis:
-    """The model's report, completed from the known answer if both have the same first cause.
+    """Fill fields that the model's report leaves out from `known`, the playbooks' diagnosis.
 
-    A model need not repeat what it was given: suspect and peers side by side, the program's lines, a suggestion.
+    This is done only if both have the same verdict and first cause; otherwise the report is returned unchanged. A model
+    need not repeat what it was given: suspect and peers side by side, the program's lines, a suggestion.
     """
     if known is None or (report.verdict, _first(report)) != (known.verdict, _first(known)):
         return report
@@ -46,12 +47,19 @@ def _first(said: Diagnosis) -> str:
 
 
 async def what_is_known(toolbox: Toolbox, target: Sequence[str]) -> Diagnosis | None:
-    """Ask the same server for the playbooks' diagnosis of the target; None if it has none."""
+    """Call the server's tool `diagnose` on the target and return the playbooks' diagnosis.
+
+    The result is None if the reply holds no valid diagnosis.
+    """
     return diagnosis_in((await toolbox.call("diagnose", {"target": list(target)})).data)
 
 
 def undecided(reason: str, known: Diagnosis | None) -> Diagnosis:
-    """The known diagnosis marked as undecided; `reason` says why the model reached no conclusion."""
+    """Return an undecided diagnosis for a model that reached no conclusion; `reason` says why it did not.
+
+    It keeps everything else of `known`, the playbooks' diagnosis, and quotes its headline. If `known` is None, it holds
+    only the reason.
+    """
     gap = Missing(what="a conclusion from the model", why_it_matters=reason)
     if known is None:
         return Diagnosis(verdict=Verdict.UNDECIDED, headline=f"No diagnosis: {reason}.", missing=[gap])

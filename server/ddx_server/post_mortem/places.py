@@ -14,7 +14,11 @@ _MOST_PLACES = 3
 
 
 def lines_to_blame(store: Store, answer: Diagnosis) -> list[Location]:
-    """The places of an answer, each after the condition or loop around it, which may be what was changed."""
+    """Return the program lines whose commit history a post-mortem reports.
+
+    They are the first few locations that the answer blames or suspects. Each comes after the condition or loop around
+    it, if the material shows one, since that may be what was changed.
+    """
     found = []
     for place in places_of(answer)[:_MOST_PLACES]:
         lines = around(store, place)

@@ -47,8 +47,11 @@ class CollectiveTable:
 
 
 def collective_tables(store: Store, blamed: Iterable[int]) -> list[CollectiveTable]:
-    """Tables of the groups with unfinished collectives, blamed ranks' groups first; if there are none, the largest
-    group."""
+    """Build a table per process group of what its members recorded around its first unfinished collective.
+
+    Groups with blamed ranks come first. If every collective finished, the only table is of the largest group,
+    preferably one with a blamed rank; the list is empty without flight records.
+    """
     if not store.holds_any(["fr_entries"]):
         return []
     accused = set(blamed)

@@ -52,7 +52,11 @@ _TELLING = ("traceback", "fatal_stack", "exit", "error_file", "failure_summary",
 
 
 def printed_events(store: Store, names: Names, blamed: frozenset[int]) -> PrintedEvents | None:
-    """The events in a store's rows; None if there are none."""
+    """Collect the failures, exits and watchdog messages that the job printed, in order of time.
+
+    Lines that differ only in numbers form one event, and only the most informative events are kept. The result is None
+    if the store has no such lines.
+    """
     if not store.holds_any(["log_events"]):
         return None
     alike = gathered((_VARYING.sub("#", _said(row))[:120], row) for row in store.query(_EVENTS))

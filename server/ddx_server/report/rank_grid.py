@@ -59,7 +59,10 @@ class RankGrid:
 
 
 def rank_grid(store: Store, picture: RankPicture) -> RankGrid | None:
-    """Build the grid of a picture; None if no rank is known."""
+    """Build the report's grid of all ranks, one row per host, each cell with a rank's state.
+
+    If there are too many ranks, a cell represents several. The result is None if no rank is known.
+    """
     if not picture.states:
         return None
     kind_of = picture.kind_of()

@@ -63,7 +63,7 @@ class RankKind:
 
     @property
     def first(self) -> int:
-        """The rank whose stack and lines are shown."""
+        """The rank that represents all ranks of this kind: its stack and log lines are shown for them."""
         return self.ranks[0]
 
 
@@ -79,12 +79,19 @@ class RankPicture:
     """The number of ranks whose kind has no panel."""
 
     def kind_of(self) -> dict[int, int]:
-        """For each rank, the index of its kind."""
+        """Map each rank to the index of its kind in `kinds`.
+
+        Ranks whose kind was left out of `kinds` are not in the map.
+        """
         return {rank: place for place, kind in enumerate(self.kinds) for rank in kind.ranks}
 
 
 def rank_picture(store: Store, found: Investigation, said: Diagnosis) -> RankPicture:
-    """Derive each rank's state from an answer and the store's rows; empty if no rank is known."""
+    """Determine for each rank the state that the report shows (waits, late, stopped, ended, …).
+
+    The states come from the wait graph in `found`, the ranks that the answer `said` names, and the store's rows. Ranks
+    that are alike are also grouped into kinds; the result is empty if no rank is known.
+    """
     graph = found.waits.graph if found.waits else WaitGraph()
     blamed = frozenset(said.culprits.ranks) | {rank for suspect in said.suspects for rank in suspect.ranks}
     seen = _ranks_of_rows(store)

@@ -112,7 +112,11 @@ _CHARTS = (
 
 
 def series_charts(store: Store, blamed: frozenset[int]) -> list[SeriesChart]:
-    """The charts that have at least a few values."""
+    """Return line charts of what was measured: step times, memory, and bus bandwidth.
+
+    Times and memory have one line per rank, or for many ranks the blamed ones and a summary. A chart of these with
+    fewer than three steps is left out.
+    """
     made = []
     for title, unit, query in _CHARTS:
         rows = store.query(f"SELECT rank, x, y FROM ({query}) WHERE x IS NOT NULL AND y IS NOT NULL ORDER BY x")

@@ -102,11 +102,14 @@ class _Walk:
         )
 
     def nodes_of(self, ranks: Iterable[int]) -> set[Node]:
-        """All nodes of the given ranks."""
+        """Return all nodes of the wait graph (such as threads) that belong to the given ranks."""
         return {node for rank in ranks for node in self.of_rank.get(rank, ())}
 
     def tree(self, top: WaitTree, nodes: Set[Node], depth: int = 0) -> WaitTree:
-        """Add to `top` everything that waits for these nodes; return it."""
+        """Add below `top` the trees of everything that waits for the given nodes, and return `top`.
+
+        Nodes that another tree already shows are skipped; `depth` is the level of `top` and bounds the recursion.
+        """
         self.seen |= nodes
         edges = [edge for node in sorted(nodes) for edge in self.waiting.get(node, ()) if edge.waiter not in self.seen]
         if depth < _MOST_DEEP:
@@ -117,7 +120,10 @@ class _Walk:
         return top
 
     def operation(self, node: Node, depth: int = 0, *, sure: bool = True) -> WaitTree:
-        """The tree of an operation: the ranks in it, and what waits for them."""
+        """Return the tree of an operation: its ranks, and below it all that waits for these ranks.
+
+        `sure` is False if its wait for the node above is only inferred.
+        """
         self.seen.add(node)
         inside = {edge.waiter for edge in self.waiting.get(node, ())}
         ranks, waiting = ranks_of(inside), inside - self.seen

@@ -79,7 +79,11 @@ class Attendant:
         return self._begin("stalled", silence)
 
     def running_out(self, silence: Silence) -> None:
-        """Print the answer that was held back, since the timeout expires within seconds."""
+        """Print the diagnosis that was held back because the job might have recovered by itself.
+
+        The watch calls this seconds before a timeout ends the job. Nothing is printed if no diagnosis of this silence
+        was held back.
+        """
         held = self._held_back
         if held and held[0] == silence.since_s:
             self._held_back = None

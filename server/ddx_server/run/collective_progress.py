@@ -38,7 +38,11 @@ class RankProgress:
     _looked_s: float | None = None
 
     def look(self, header: Mapping[str, Any], now_s: float) -> None:
-        """Update the progress from the agent's reply to `status`."""
+        """Update this rank's progress from `header`, its agent's reply to the request `status`.
+
+        The reply has the process groups, their collective counters and the CPU time. `now_s` is the time of the reply
+        on the caller's monotonic clock.
+        """
         before_s = now_s if self._looked_s is None else self._looked_s
         self._looked_s = now_s
         self._look_at_cpu(header.get("process_cpu_s"), now_s)
@@ -75,7 +79,10 @@ class RankProgress:
 
     @property
     def waits_since_s(self) -> float | None:
-        """When the oldest unfinished collective began; None if there is none."""
+        """The time since which the rank may be in its oldest unfinished collective.
+
+        It is in seconds on the caller's monotonic clock; None if no collective is unfinished.
+        """
         return min(self.pending.values(), default=None)
 
 

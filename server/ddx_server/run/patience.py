@@ -33,7 +33,10 @@ class Limit:
 
     @property
     def strikes_s(self) -> float:
-        """The time at which it expires."""
+        """The time at which the timeout expires and ends the job: `since_s` plus `limit_s`, in seconds.
+
+        It is on the same clock as `since_s`.
+        """
         return self.since_s + self.limit_s
 
 
@@ -69,7 +72,10 @@ class Patience:
         self._last.clear()
 
     def waited(self, seconds: float) -> None:
-        """Record a silence of `seconds` that ended by itself."""
+        """Record that the job or a rank was silent for `seconds` and then went on by itself.
+
+        The longest such silence shows what is normal for this job; its first few steps do not count.
+        """
         if self.moves > _MOVES_TO_KNOW_IT:
             self.longest_gap_s = max(self.longest_gap_s, seconds)
 
@@ -79,9 +85,10 @@ class Patience:
         return max(_EARLY_S, _TIMES_ITS_LONGEST * self.longest_gap_s)
 
     def due(self, now_s: float, limit: Limit | None, *, busy: bool, lost: bool) -> Stage | None:
-        """The capture that is due now, early or last; None if none is.
+        """Return which capture of the silent job should start at `now_s`: "early", "last", or None.
 
-        `busy`: no rank is known to wait, and all compute. `lost`: a rank has died, but the job goes on.
+        `limit` is the timeout that would end the job first, if known. `busy` means that no rank is known to wait and
+        all compute; `lost` means that a rank has died, but the job goes on.
         """
         if self.stall_after_s is None or len(self._last) >= _MOST_LOOKS:
             return None
@@ -100,9 +107,10 @@ class Patience:
         return min((at for at in moments if not self._last or at > self._last[-1]), default=float("inf"))
 
     def before(self, limit: Limit) -> float:
-        """The latest time to start a capture and still report before a timeout expires.
+        """Return the latest time to start a capture and still report before the timeout `limit` expires.
 
-        It is not before a wait is longer than usual, unless usual waits nearly reach the timeout.
+        That is two capture durations before its end, or later if usual waits are nearly that long. It is never before a
+        third of the timeout has passed.
         """
         usual_s = min(1.5 * self.longest_gap_s, limit.limit_s * 2 / 3)
         return limit.since_s + max(limit.limit_s / 3, usual_s, limit.limit_s - 2 * self.look_s)
@@ -113,7 +121,7 @@ class Patience:
         return limit.strikes_s > now_s >= limit.strikes_s - min(_TELL_S, limit.limit_s / 4)
 
     def looked(self, stage: Stage, began_s: float, limit: Limit | None) -> None:
-        """Record the start of a capture."""
+        """Record that a capture was started at `began_s`, and for which timeout, so that it is not due again."""
         if stage == "early":
             self._early = True
         else:

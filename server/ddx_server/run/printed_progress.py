@@ -32,7 +32,10 @@ class PrintedProgress:
         """The shortest timeout of a collective that a message named."""
 
     def look(self) -> tuple[bool, bool]:
-        """Whether there is new output, and whether steps (or counted work) advanced in it."""
+        """Read what the job has printed since the last call.
+
+        Return two flags: whether there is new output, and whether step numbers or counted work advanced in it.
+        """
         data = self._new_bytes()
         for found in _LIMIT_IN_MESSAGE.finditer(data):
             self.limit_s = min(int(found[1]) / 1000, self.limit_s or float("inf"))

@@ -35,7 +35,10 @@ class LauncherLog:
         self._lock = threading.Lock()
 
     def write(self, data: bytes) -> None:
-        """Append data to the copy."""
+        """Append output of the job to the log file; if it cannot be written, the data is dropped silently.
+
+        Beyond 64 MiB the file is renamed to `.1.log`, replacing an older one, and a new file begins.
+        """
         with self._lock:
             try:
                 if self._written > _SEGMENT_BYTES:
@@ -69,7 +72,7 @@ class Channel:
     """Whether the job's last line is still incomplete."""
 
     def write(self, data: bytes) -> None:
-        """Write the job's output to `ours`."""
+        """Pass bytes that the job printed through to `ours`, the descriptor of our own output."""
         with self.turn:
             self.in_line = not data.endswith(b"\n")
             _write_all(self.ours, data)

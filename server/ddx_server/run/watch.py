@@ -63,7 +63,10 @@ class WatchListener(Protocol):
         """Called when nothing moves and the timeout expires within seconds."""
 
     def moved(self, since_s: float, now_s: float) -> None:
-        """Called when the job makes progress for the first time after `since_s`."""
+        """Called whenever the job makes progress, such as a printed step or a collective that advanced.
+
+        `since_s` is when it last made progress before, `now_s` the present, both in monotonic seconds.
+        """
 
     def rank_ended(self, address: AgentAddress, status: int | None) -> None:
         """Called when a rank's process has ended, with its wait status if known."""

@@ -24,7 +24,7 @@ _DESCRIPTION = (
 
 
 def add_finding_tool(workspace: Workspace) -> Tool:
-    """Make the tool `add_finding`."""
+    """Make the MCP tool `add_finding`, by which an agent submits what it read and ddx did not recognise."""
 
     def add_finding(
         ctx: Context[Any, Any],

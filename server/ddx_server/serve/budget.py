@@ -44,7 +44,10 @@ class Rest:
     hint: str
 
     def note(self, name: str, shown: int) -> dict[str, Any]:
-        """The note for a list that was cut after `shown` items."""
+        """Return the entry of `truncated` for the list `name`, which was cut after `shown` items.
+
+        It has the list's name, the shown and total numbers of items, and how to get the rest.
+        """
         return {"what": name, "shown": shown, "total": self.total, "how": bounded(self.hint, _LONGEST_HINT)}
 
 

@@ -34,7 +34,10 @@ _ENDED: ContextVar[threading.Event | None] = ContextVar("ended", default=None)
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """Mark a tool as running; after the block, nothing more is reported about its call."""
+    """Mark a tool call as running while the block executes.
+
+    During that time its progress is reported to the client every few seconds; after the block, no more.
+    """
     ended = threading.Event()
     before = _ENDED.set(ended)
     try:
@@ -88,7 +91,11 @@ class ServedCall:
             return
 
     def machine(self, *more_roots: Path) -> Machine:
-        """This machine as the client may see it; `more_roots` are directories of the server's own files."""
+        """Return this machine, restricted for the client: it may name only files below the server's roots.
+
+        `more_roots` are further allowed directories, with the server's own files. If the server answers from a recorded
+        bundle, that bundle replaces the usual roots.
+        """
         from ddx_server.serve.confined_host import ConfinedHost
 
         config = self._workspace.config

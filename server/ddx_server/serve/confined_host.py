@@ -55,7 +55,11 @@ class ConfinedHost(Host):
             seconds -= _SLICE_S
 
     def answer(self, call: HostCall) -> Reply:
-        """The local host's answer, or why there is none."""
+        """Carry out a call on the local host and return its reply, or an error reply if it is not allowed.
+
+        Files and processes that the client may not see are removed from lists. Raises the cancellation if the client
+        has cancelled.
+        """
         self._stop_if_cancelled()
         try:
             if check := self._checks.get(call.op):

@@ -26,7 +26,7 @@ _MOST_NOTES, _LONGEST_NOTE = 20, 4000
 
 
 def diagnose_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """Make the tool `diagnose`."""
+    """Make the MCP tool `diagnose`, which runs all probes and playbooks on a target."""
 
     def diagnose(
         ctx: Context[Any, Any],

@@ -41,7 +41,11 @@ def diagnosis_json(diagnosis: Diagnosis) -> str:
 
 
 def printed_payload(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The fields as a command prints them: all fields of the schema, under their own names, without untrusted marks."""
+    """Return a diagnosis as the dict that `ddx why --json` prints, at most about 6 kB.
+
+    Unlike a tool's reply, it has every field of the schema, empty ones included, and no `untrusted_` before field
+    names.
+    """
     empty = _empty()
     told = diagnosis_payload(diagnosis, PRINTED_BYTES - json_bytes(empty), lambda value: value)
     return told | {name: value for name, value in empty.items() if name not in told}
@@ -56,7 +60,11 @@ def _empty() -> dict[str, Any]:
 
 
 def told_payload(diagnosis: Diagnosis, *, with_case: bool = False) -> dict[str, Any]:
-    """The reply of a tool. It has the case file if nothing is diagnosed, or on request."""
+    """Return a diagnosis as the dict that a tool replies, cut to the size limit.
+
+    It includes the case file, the lines that may decide the case, unless a cause is diagnosed. `with_case` includes it
+    even then.
+    """
     if with_case or diagnosis.verdict is not Verdict.DIAGNOSED:
         return diagnosis_payload(diagnosis, CASE_BYTES)
     return diagnosis_payload(diagnosis.model_copy(update={"case": CaseFile()}))
@@ -65,9 +73,10 @@ def told_payload(diagnosis: Diagnosis, *, with_case: bool = False) -> dict[str, 
 def diagnosis_payload(
     diagnosis: Diagnosis, most_bytes: int = LIMIT_BYTES, mark: Callable[[Any], Any] = marked
 ) -> dict[str, Any]:
-    """The fields of a diagnosis as far as they fit; if there are too many ranks to list, `rank_ranges` has them.
+    """Return a diagnosis as a dict, with as many fields, most important first, as fit into `most_bytes`.
 
-    `mark` marks the fields that quote the job as untrusted.
+    Too many ranks to list are given as spans in `rank_ranges`. `mark` renames fields that quote the job to
+    `untrusted_…`.
     """
     causes = mark([_cause(cause, diagnosis) for cause in diagnosis.causes])
     claims = mark([_claim(claim) for claim in diagnosis.evidence])

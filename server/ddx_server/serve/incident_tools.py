@@ -37,7 +37,7 @@ _PASTED = "pasted.txt"
 
 
 def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """Make the tool `capture_incident`."""
+    """Make the MCP tool `capture_incident`, which saves everything about a live job as an incident."""
 
     def capture_incident(
         ctx: Context[Any, Any],
@@ -56,7 +56,7 @@ def capture_tool(workspace: Workspace, investigations: Investigations) -> Tool:
 
 
 def open_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """Make the tool `open_incident`."""
+    """Make the MCP tool `open_incident`, which turns files, a bundle or pasted text into an incident."""
 
     def open_incident(
         ctx: Context[Any, Any],

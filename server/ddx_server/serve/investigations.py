@@ -63,7 +63,10 @@ class Investigations:
             return opened
 
     def found(self, target: Sequence[str], call: ServedCall) -> Investigation:
-        """The investigation of a resolved target, without rows: those of a live job are not kept."""
+        """Return the investigation of a resolved target: its findings, without a file of rows for queries.
+
+        The results for bundles are cached; any other target is investigated anew.
+        """
         from ddx_tools.investigation.run import investigate
 
         if self._key(target) is None:

@@ -32,7 +32,10 @@ class Permission(BaseModel):
 def permission_parameter(
     probe: Probe[Any], arguments: Sequence[inspect.Parameter], workspace: Workspace
 ) -> inspect.Parameter:
-    """The parameter that passes the permission to a tool; clients do not see it among the arguments."""
+    """Make the hidden parameter through which a tool receives the user's permission to run a probe.
+
+    The SDK fills it by asking the user before the call. Clients do not see it among the arguments.
+    """
 
     def ask(ctx: Context[Any, Any], **given: Any) -> Elicit[Permission] | Permission:
         changed = _changed(probe, given)

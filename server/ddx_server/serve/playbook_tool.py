@@ -25,7 +25,7 @@ _DESCRIPTION = (
 
 
 def playbook_tool() -> Tool:
-    """Make the tool `read_playbook`."""
+    """Make the MCP tool `read_playbook`, which returns a playbook page, or the list of pages."""
 
     def read_playbook(
         ctx: Context[Any, Any],

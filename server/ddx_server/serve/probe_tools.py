@@ -24,7 +24,10 @@ _LONGEST_DESCRIPTION, _LONGEST_ARGUMENT = 195, 52
 
 
 def probe_tool(probe: Probe[Any], workspace: Workspace) -> Tool:
-    """Make the tool of a probe."""
+    """Make the MCP tool that runs one probe, with name, description and arguments from its declaration.
+
+    If the probe is not read-only, the user is asked before it runs.
+    """
 
     def run(ctx: Context[Any, Any], **given: Any) -> CallToolResult:
         from ddx_server.serve.probe_payload import probe_payload

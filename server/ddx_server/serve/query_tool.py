@@ -30,7 +30,7 @@ _MOST_COLUMNS, _LONGEST_NAME = 60, 60
 
 
 def query_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """Make the tool `query_evidence`."""
+    """Make the MCP tool `query_evidence`, which runs read-only SQL over the rows parsed for a target."""
 
     def query_evidence(
         ctx: Context[Any, Any],

@@ -34,7 +34,7 @@ _MOST_ERRORS = 8
 
 
 def report_tool(workspace: Workspace) -> Tool:
-    """Make the tool `report_diagnosis`."""
+    """Make the MCP tool `report_diagnosis`, which saves an agent's conclusion as a diagnosis file."""
 
     def report_diagnosis(
         ctx: Context[Any, Any],

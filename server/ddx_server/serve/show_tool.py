@@ -31,7 +31,7 @@ _LONGEST_LINE = 600
 
 
 def show_tool(workspace: Workspace) -> Tool:
-    """Make the tool `show`."""
+    """Make the MCP tool `show`, which opens the source of evidence, or one rank, group or collective."""
 
     def show(
         ctx: Context[Any, Any],

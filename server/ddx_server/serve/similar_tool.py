@@ -25,7 +25,7 @@ _MOST = 4
 
 
 def similar_tool(workspace: Workspace, investigations: Investigations) -> Tool:
-    """Make the tool `similar_cases`."""
+    """Make the MCP tool `similar_cases`, which finds confirmed cases and known bugs like a job or message."""
 
     def similar_cases(
         ctx: Context[Any, Any],

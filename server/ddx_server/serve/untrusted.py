@@ -14,7 +14,10 @@ _OF_AN_ASPECT = frozenset({"suspect", "peers"})
 
 
 def marked(value: Any) -> Any:
-    """Mark the fields of a part of a diagnosis that quote the job."""
+    """Put `untrusted_` before the names of nested fields that quote the job, in dicts and lists.
+
+    `value` is a part of a diagnosis as JSON values; the result is a copy.
+    """
     if isinstance(value, list):
         return [marked(item) for item in value]
     if isinstance(value, dict):

@@ -25,7 +25,11 @@ _PAGE_S = 30.0
 
 
 def line_of(step: int | None, rows: Sequence[RankRow], notes: Sequence[str] = (), *, tells_waits: bool) -> bytes:
-    """A host's report on its ranks at one sample, as one line."""
+    """Encode one host's report as a line for `ddx watch` on the machine that watches all hosts.
+
+    `step` is the last printed step (None if unknown), `rows` the host's ranks, `notes` lines about NCCL's RAS.
+    `tells_waits`: the ranks report the collective that they wait in.
+    """
     seen = [[row.rank, row.pid, row.doing, row.age_s, row.rss_bytes, row.gpu_bytes] for row in rows]
     return note("ranks", step=step, tells_waits=tells_waits, rows=seen, notes=[line[:_LONGEST_NOTE] for line in notes])
 

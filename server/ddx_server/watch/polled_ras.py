@@ -30,7 +30,7 @@ class PolledRas:
         self._asked_s = 0.0
 
     def refresh(self) -> None:
-        """Take over the answer that has come, and ask again if it is time."""
+        """Update `notes` if NCCL's RAS has answered; ask it again in a thread if 20 s have passed."""
         if self._asking is not None and not self._asking.is_alive():
             self.notes, self._asking, self.answers = self._answer, None, self.answers + 1
         if self._asking is None and (not self._asked_s or time.monotonic() - self._asked_s >= _EVERY_S):

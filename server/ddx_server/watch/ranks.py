@@ -100,7 +100,10 @@ def summary(rows: Sequence[RankRow]) -> str:
 
 
 def alike(rows: Sequence[RankRow]) -> list[tuple[str, list[RankRow]]]:
-    """Group ranks by state, smallest groups first; numbers are dropped for many groups of one mesh axis."""
+    """Group the rows of ranks by what they are doing; return (state, rows) pairs, smallest group first.
+
+    If there are more than 20 states, sequence numbers are dropped from them, so that fewer remain.
+    """
     by_doing: dict[str, list[RankRow]] = {}
     for row in rows:
         by_doing.setdefault(row.doing, []).append(row)

@@ -94,7 +94,10 @@ class Present:
 
     @cached_property
     def facets(self) -> Mapping[str, set[str]]:
-        """The operations, connections and devices that the case mentions."""
+        """Map each facet to the names of it in the case's text: `{"operation": {"all_reduce"}, …}`.
+
+        The facets are operation, connection and device; one that the text does not mention has an empty set.
+        """
         return _facets(self.text)
 
 

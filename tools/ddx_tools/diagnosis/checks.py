@@ -17,10 +17,11 @@ def next_check(
     playbooks: Playbooks,
     findings: Sequence[Finding],
 ) -> NextCheck | None:
-    """Choose the check that separates most of the leading causes; if undecided, a symptom page's checks come first.
+    """Choose the next check to make; None if none applies or all are answered.
 
-    Where nothing went wrong as far as is known, only a check whose condition holds fits what was seen.
-    `narrowed`: the most specific node that an undecided answer can safely name; its checks separate the causes below.
+    With a `leading` cause, it is one of its own; else checks of symptoms in `present` come first, then those separating
+    the `listed` causes. `narrowed`: the most specific general cause that an undecided answer can safely name; its
+    checks separate its special cases.
     """
     if leading:
         checks = leading.next_check

@@ -41,7 +41,10 @@ _DIFFERS = re.compile(r" differs? from (?:its|their) peers(?! in [a-z ]{1,30}, a
 
 
 def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
-    """An answer whose headline also tells which device, peer or value, where it would name no place."""
+    """Return the answer with a detail in its headline, such as the device, peer or value concerned.
+
+    A headline that already names a place and the ranks is usually unchanged.
+    """
     if answer.headline == NO_SYMPTOM:
         last = next(
             (step for one in findings if one.code == "job.progress" and (step := _STEP.fullmatch(one.summary))), None

@@ -37,7 +37,11 @@ class Match:
 
 
 def match_clause(clause: Clause, findings: Sequence[Finding], culprits: Set[int] = frozenset()) -> Match | None:
-    """Match a clause; None if it does not hold. `culprits`: the ranks that `same: culprit` refers to."""
+    """Match a playbook clause against findings; None if it does not hold.
+
+    All its conditions must be met, and no finding may meet an `absent` one. `culprits`: the ranks that `same: culprit`
+    in a clause refers to.
+    """
     wanted = [condition for condition in clause.all if not condition.absent]
     for condition in clause.all:
         if condition.absent and any(meets(finding, condition) for finding in findings):
@@ -203,5 +207,8 @@ def _each_once(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def merged(matches: Iterable[Match], binding: str) -> list[Finding]:
-    """The findings of a binding, merged over several matches."""
+    """Return the distinct findings that several matches bound to one name.
+
+    `binding`: the name that a condition gives its findings with `as`.
+    """
     return _each_once(finding for match in matches for finding in match.bindings.get(binding, []))

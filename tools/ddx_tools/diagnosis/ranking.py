@@ -124,12 +124,18 @@ _OF_MACHINES = ("gpu", "host")
 
 
 def hosts_of_job(findings: Iterable[Finding]) -> set[str]:
-    """The hosts that what the job itself printed or recorded is from."""
+    """Return the hosts in findings about the job itself, such as its logs, stacks and records.
+
+    Findings about GPUs, hosts or the network are ignored: they may be from machines outside the job.
+    """
     return {host for f in findings if f.code.partition(".")[0] not in (*_OF_MACHINES, "network") for host in f.hosts}
 
 
 def is_untied_warning(match: Match, hosts: Set[str]) -> bool:
-    """Whether a clause rests only on warnings about machines that are none of the job's. `hosts`: those of the job."""
+    """Whether a clause rests only on warnings about GPUs or hosts outside the job.
+
+    `hosts` are those of the job; False if it is empty. A warning that names a rank belongs to the job.
+    """
     return bool(hosts) and all(
         f.severity is Severity.WARNING
         and f.code.partition(".")[0] in _OF_MACHINES
@@ -256,7 +262,10 @@ def rank(candidates: list[Candidate], given: Circumstances) -> None:
 
 
 def something_else(missing: int) -> float:
-    """The weight of a cause that no page describes; each thing that was not examined adds to it."""
+    """Return the odds, not the log-odds, of a cause that no playbook page describes.
+
+    `missing`: how many things could not be examined; each of them raises the odds, up to a limit.
+    """
     return math.exp(_ALTERNATIVE + min(_MISSING_LIMIT, _MISSING_EACH * missing))
 
 

@@ -50,7 +50,10 @@ def _steps() -> tuple[tuple[SuspectRule, ...], ...]:
 
 
 def find_suspects(findings: Sequence[Finding], seats: Mapping[int, Seat] | None = None) -> list[Suspect]:
-    """The suspects that the first matching step of rules names. `seats`: where each rank runs."""
+    """Return the ranks or hosts that findings make suspects, by the first matching step of rules.
+
+    Submitted findings count only if the others name no suspect. `seats`: where each rank runs.
+    """
     seen = [finding for finding in findings if finding.attributes.get("basis") != HANDED_IN]
     if len(seen) < len(findings):
         if suspects := find_suspects(seen, seats):
@@ -133,7 +136,10 @@ _UNLESS_LOST = "its record was lost: files of the bundle are missing or damaged"
 
 
 def doubting_silence(answer: Diagnosis) -> Diagnosis:
-    """An answer from a bundle with gaps: a suspect that left no report may only have lost it with those files."""
+    """Return the answer with less certainty about suspects that left no report.
+
+    For bundles with gaps: their report may have been in the missing files.
+    """
     suspects = [
         one.model_copy(update={"certainty": Certainty.LIKELY, "unless": one.unless or _UNLESS_LOST})
         if one.event is SuspectEvent.SILENT

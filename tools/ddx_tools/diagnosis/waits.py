@@ -153,7 +153,11 @@ def _is_seen_otherwise(roots: Roots, before: Sequence[Suspect]) -> bool:
 
 
 def agreeing(findings: Sequence[Finding], waits: Waits) -> list[Finding]:
-    """Drop findings that blame waiting ranks and add the graph's own; unchanged if the graph names no suspects."""
+    """Return the findings made consistent with the suspects of the wait graph.
+
+    Findings that blame waiting ranks or most of the job are dropped, and one about the suspects is added if only stacks
+    show them. Unchanged if the graph names no suspects or agrees with the findings.
+    """
     if not waits.suspects or waits.agrees:
         return list(findings)
     roots, graph = waits.roots, waits.graph
@@ -321,7 +325,10 @@ def is_on_one_host(graph: WaitGraph) -> bool:
 
 
 def who_waits(graph: WaitGraph, ranks: Sequence[int]) -> str:
-    """The part about the waiting ranks, `; ranks 0-2 wait for it in all_reduce`; empty if none wait directly."""
+    """Return the end of a headline that names who waits: `; ranks 0-2 wait for it in all_reduce`.
+
+    `ranks`: the blocking ranks. Empty if nobody waits directly for them.
+    """
     nodes = {program_of(rank) for rank in ranks}
     known = graph.leaving(Sure.SEEN, Sure.INFERRED)
     direct = [

@@ -124,7 +124,11 @@ def columns(table: str) -> dict[str, tuple[str, str]]:
 
 
 def as_row(table: str, *things: object, **told: Any) -> dict[str, Any]:
-    """Build a row: per column the given value, else the attribute with its name of the first object that has it."""
+    """Build a row of a table from explicit values and from attributes of objects.
+
+    Each column takes the keyword argument of its name, else the attribute of that name from the first object that has
+    it. Columns with neither are left out.
+    """
     alike = (table, *map(type, things), *told)
     if alike not in _HOLDERS:  # cached, so that attributes are not searched for in every row of a log
         holders = {n: next((i for i, one in enumerate(things) if hasattr(one, n)), None) for n in columns(table)}

@@ -106,7 +106,11 @@ class Investigation:
         return similar(present, most, self.not_similar)
 
     def judge(self, playbooks: Playbooks | None = None) -> Diagnosis:
-        """Return the judgement of the findings, without suspects. It is computed once for each set of findings."""
+        """Diagnose the findings with playbooks (default: those shipped), without what `diagnose` adds.
+
+        That method adds views, similar cases and framework fixes. The result is cached until the findings, the gaps or
+        the playbooks change.
+        """
         by = playbooks or load_playbooks()
         gaps = tuple(gap.what for gap in self.missing)
         state = (id(by), tuple(map(id, self.findings)), gaps, len(self.seats), id(self.waits), self.is_incomplete)

@@ -44,7 +44,11 @@ def run_probe(
         refuse_unwritable(out)
 
     def as_asked(manifest: Manifest) -> list[tuple[str, Step]]:
-        """The steps as asked at capture, unless arguments were changed; a new probe runs on every host."""
+        """Return (host name, step) for each recorded run of this probe in a bundle, with its arguments.
+
+        Arguments that the user gave now take precedence. A probe without a recorded run is planned for every host of
+        the bundle.
+        """
         runs = [(run.host, run.args) for run in manifest.probes if run.probe == step.probe.id]
         asked = runs or [(name, {"target": manifest.target}) for name in manifest.hosts]
         return [(name, replace(step, args={**step.args, **args, **_told(step)})) for name, args in asked]

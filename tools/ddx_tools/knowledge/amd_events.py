@@ -10,7 +10,10 @@ from ddx_tools.knowledge.xid_codes import XidCode
 
 @cache
 def amd_events() -> dict[str, XidCode]:
-    """Load all known events."""
+    """Map the names of AMD GPU driver faults (`ring_timeout`, `page_fault`, …) to their meaning.
+
+    Each entry has the same form as an Xid: meaning, class, what to blame, and the action to take.
+    """
     return {
         name: XidCode(entry["meaning"], entry["class"], entry["blame"], entry["action"])
         for name, entry in shipped("amd_events.yaml").items()

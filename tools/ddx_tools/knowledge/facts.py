@@ -28,7 +28,10 @@ class ReportedFact(BaseModel, extra="forbid", frozen=True):
         return (self.not_so or f"it is not the case that {self.so}") if negated else self.so
 
     def tells_of_a_fault(self, *, negated: bool) -> bool:
-        """Whether reporting it means that something is wrong."""
+        """Whether a report of this fact (or its negation, if `negated`) means that something is wrong.
+
+        A mere circumstance never does; a report of what was tried always does, whatever its result.
+        """
         return self.kind != "circumstance" and (self.kind == "tried" or not negated)
 
 

@@ -42,7 +42,7 @@ class AttributeType:
 
     @property
     def is_number(self) -> bool:
-        """Whether `min` and `max` apply to it."""
+        """Whether this type is numeric, so that playbook pages can test it with `min` and `max`."""
         return self.kind in _NUMBERS
 
     @property

@@ -54,7 +54,11 @@ class FrameRules:
     def activity(
         self, frames: Sequence[Frame], running: bool, code: str | None, kernel: KernelView | None = None
     ) -> Activity:
-        """Classify what a thread is doing. `frames`: innermost first; `code`: text of the innermost user line."""
+        """Classify what a thread is doing by the first rule that matches its stack; `unknown` if none does.
+
+        `frames` are innermost first; `running` is whether the thread is running. `code` is the source text of the
+        innermost user line; None if unknown. `kernel` is what the kernel reports.
+        """
         seen = kernel or KernelView()
         inner = _inside_user_code(frames)
         facts = {
@@ -77,9 +81,11 @@ class FrameRules:
     def progress_shows_in(
         self, activity: str, wchan: str | None, running: bool
     ) -> Literal["nothing", "switched", "ran"]:
-        """Which counter shows that a thread with an unchanged stack made progress between two samples.
+        """Return which counter proves progress of a thread whose stack did not change between two samples.
 
-        A thread that waits in time slices wakes up now and then without progress; a spinning one uses CPU in one place.
+        "switched" means context switches and "ran" means CPU time. "nothing" means that neither proves anything, as for
+        threads that poll: they wake up now and then without progress. `wchan` is the kernel function the thread waits
+        in, if any.
         """
         waits = activity in self.waits_for_peers
         if activity in self._polls or (waits and wchan and self._polling_wchan.fullmatch(wchan)):

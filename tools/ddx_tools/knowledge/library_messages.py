@@ -278,7 +278,10 @@ def library_of(text: str) -> str | None:
 
 
 def line_messages(line: str) -> list[SignatureMatch]:
-    """Match a line without a known signature as a library message."""
+    """Match a log line against the catalogue of library messages; call it if no signature matched.
+
+    Returns at most one match: an error message, or an unknown error of a communication library. Empty for other lines.
+    """
     if "NCCL INFO" in line or not (any(word in line for word in _LINE_WORDS) or has_needle(line)):
         return []
     known = recognise(line)

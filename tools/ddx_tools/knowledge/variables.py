@@ -120,7 +120,10 @@ def variables() -> dict[str, Variable]:
 
 @cache
 def names() -> KnownNames:
-    """Load the rules that derive a variable's owner from its name."""
+    """Load `names.yaml`: which environment variable names are real, and who reads them.
+
+    It also lists names that nothing reads, and the NCCL version that each torch version brings.
+    """
     return KnownNames.model_validate(_load("names"))
 
 

@@ -54,9 +54,10 @@ def ends_its_process(code: int) -> bool:
 
 
 def xid_code(code: int, message: str | None = None) -> XidCode:
-    """Look up a code; for an unknown one nothing is claimed. `message`: the rest of its log line after the number.
+    """Look up the meaning of an NVIDIA Xid; an unknown code gets an entry that blames nothing.
 
-    NVLink errors 144 to 150 count as errors only if the line or the catalog says that they are fatal.
+    `message` is the rest of its log line after the number. NVLink errors 144 to 150 count as errors only if the line or
+    the catalog says that they are fatal.
     """
     known = xid_codes().get(code, _UNKNOWN)
     if code in _details()["nvlink"]:

@@ -32,7 +32,7 @@ class Value:
 
     @property
     def evidence(self) -> Evidence:
-        """Evidence that quotes it and says where it is."""
+        """Evidence that quotes this variable as `NAME=value`, with the file and line that set it."""
         return Evidence(source=self.source, line=self.line, quote=f"{self.name}={self.shown}"[:200])
 
 
@@ -54,7 +54,7 @@ class Option:
 
     @property
     def evidence(self) -> Evidence:
-        """Evidence that quotes it and says where it is."""
+        """Evidence that quotes this option as written, with its file and line."""
         return Evidence(source=self.source, line=self.line, quote=self.text[:200])
 
 
@@ -74,7 +74,10 @@ class Layer:
 
     @property
     def evidence(self) -> Evidence:
-        """Evidence that quotes it and says where it is."""
+        """Evidence that quotes this program with its options, with its file and line.
+
+        For a container command, only the longest option or name is quoted.
+        """
         words = [self.tool if self.tool != "program" else self.program, *(o.text for o in self.options)]
         # For a container command, its image and verb are left out because the words are not adjacent.
         text = max(words, key=len) if self.tool in ("docker", "podman") else " ".join(words)

@@ -20,7 +20,11 @@ COUNTERS = ("allocated_bytes.all.current", "allocated_bytes.all.peak", "reserved
 
 
 def report(path: str, model: Any = None, optimizer: Any = None, step: Optional[int] = None) -> None:
-    """Append a line to `path`, in which `{rank}` stands for the rank."""
+    """Append one JSON line about this rank's memory to the file `path`.
+
+    `{rank}` in the path is replaced by the rank. The line holds the memory of the process and of CUDA and, if given,
+    the sizes of the model's parameters and the optimizer's state. Errors are printed, never raised.
+    """
     try:
         rank = os.environ.get("RANK", "0")
         line: Dict[str, Any] = {"ddx_memory_report": 1, "rank": int(rank), "host": socket.gethostname()}

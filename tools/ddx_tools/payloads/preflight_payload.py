@@ -73,7 +73,11 @@ class Report:
         self.file.write(json.dumps(dict(facts, kind=kind)).encode() + b"\n")
 
     def run(self, operation: str, action: Callable[[], Optional[Line]], **facts: Any) -> None:
-        """Run one step; the result of `action` goes into its `end` line."""
+        """Run a test step between a `begin` line and an `end` line, which holds the result of `action`.
+
+        If it raises, a `failed` line replaces the `end` line and the error propagates. If the backend lacks the
+        operation, a `skipped` line replaces it.
+        """
         self.step += 1
         self.write("begin", step=self.step, operation=operation, at_s=time.time(), **facts)
         try:
@@ -140,15 +144,24 @@ class Messages:
             self.modulus += 1
 
     def numbers(self, index: int, count: int) -> torch.Tensor:
-        """The data that the member with this index sends, or its message with this number."""
+        """Return `count` elements of test data that differ for each `index`.
+
+        The index is a member's index in the group, or the number of a message between two members.
+        """
         return numbers_of(index, count, self.group, self.dtype)
 
     def from_all(self, index_of: Callable[[int], int] = lambda member: member) -> torch.Tensor:
-        """One part from each member, in order."""
+        """Concatenate one part (`share` elements) of test data for each member, in member order.
+
+        `index_of` maps a member's index to the index from which its data are generated.
+        """
         return torch.cat([self.numbers(index_of(j), self.share) for j in range(self.group.size)])
 
     def segments(self, wrong: torch.Tensor) -> List[int]:
-        """The members whose parts are wrong, for parts in member order."""
+        """Return the indices of the members whose parts contain wrong elements.
+
+        `wrong` holds positions in an output that consists of one part from each member, in member order.
+        """
         return list(torch.unique(wrong // self.share).tolist())
 
     def ones(self) -> torch.Tensor:
@@ -367,7 +380,10 @@ class Preflight:
             self.report.write("round", round=number, **times)
 
     def work(self, left: torch.Tensor, units: int) -> Tuple[float, float]:
-        """Do the work; return the seconds that it took and the CPU seconds among them."""
+        """Multiply the square matrix `left` by itself `units` times.
+
+        Return the elapsed seconds and this thread's CPU seconds.
+        """
         began, cpu = time.perf_counter(), time.thread_time()
         for _ in range(units):
             left @ left

@@ -413,7 +413,11 @@ class RankAgent:
         return {"rank": self.rank, "file": name}, b""
 
     def save(self, request: Header) -> Answer:
-        """Write records and groups beside the socket, once per label: the first moment counts."""
+        """Write this rank's flight records, groups and Python stacks to files beside the socket.
+
+        The request's `label` is part of the file names. A second request with the same label writes nothing, so that
+        the first moment is kept.
+        """
         label = str(request.get("label", ""))
         if not label.replace("-", "").isalpha() or len(label) > 40:
             raise ValueError("label: letters and hyphens, at most 40")

@@ -25,14 +25,14 @@ GROUPS = {"world": [0, 1]}
 
 
 def recorded(rank: int) -> None:
-    """Make the calls that the ranks made."""
+    """Make the calls that this rank made in the job under investigation, faults included."""
     if rank == 0:
         do("all_reduce", "world", 4)
     stay_away()
 
 
 def healthy(rank: int) -> None:
-    """Make the calls that all ranks should make."""
+    """Make the calls that this rank would make in a correct program, for comparison with `recorded`."""
     do("all_reduce", "world", 4)
 
 

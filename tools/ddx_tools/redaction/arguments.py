@@ -57,9 +57,11 @@ def _in_reading(line: bytes, between: re.Pattern[bytes]) -> Iterator[Span]:
 
 
 def of_argument_lines(block: bytes, start: int, end: int, done: int) -> tuple[list[Span], int]:
-    """Find the secrets in a run of one-argument lines around a line; return them and the end of the run.
+    """Find secrets in consecutive lines that each hold one command-line argument.
 
-    A run that ended at `done` is not searched again.
+    `start` and `end` delimit one such line in `block`; the lines around it are searched with it. Returns the secrets
+    and the position where these lines end. Lines before `done`, the end returned by an earlier call, are not searched
+    again.
     """
     if start < done or not _element(block, start, end):
         return [], done

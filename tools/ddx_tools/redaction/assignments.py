@@ -342,7 +342,10 @@ def _each_string(line: bytes, at: int) -> Iterator[Span]:
 
 
 def of_options(line: bytes, at: int, limit: int) -> Iterator[Span]:
-    """Find the values of secret options that begin within a stretch."""
+    """Find the values of command-line options that hold secrets, such as `--wandb-key VALUE`.
+
+    Only options that begin between positions `at` and `limit` of the line are searched.
+    """
     while (match := _OPTION.search(line, at)) and match.start() < limit:
         at = match.end() - 1 if match.end() - 1 > match.start() else match.end()
         meaning = meaning_of(match[1].decode("latin-1"))
@@ -417,7 +420,10 @@ def is_secret_name(name: bytes) -> bool:
 
 
 def rest_as_value(line: bytes, at: int, bare: re.Pattern[bytes] = _REST) -> Span | None:
-    """The value from a position on: a string, or as much as `bare` matches."""
+    """Return the value that begins at a position of a line: a quoted string, or what `bare` matches.
+
+    None if there is no value, or only a reference such as a variable.
+    """
     string = _STRING.match(line, at)
     if string:
         start, end = string.end(), end_of_string(line, string.end(), string[1])

@@ -33,7 +33,10 @@ def is_element_open(line: bytes) -> bool:
 
 
 def value_in_next_line(block: bytes, line: bytes, end: int) -> Iterator[Span]:
-    """Find the value that the next line with text has for the name or the element at a line's end."""
+    """Find the secret below a line that ends in an open XML element or in a name.
+
+    `line` ends at position `end` of `block`. A few empty lines before the value are skipped.
+    """
     if not line.rstrip(b" \t\r").endswith(b">") or not is_element_open(line):
         return
     for _ in range(_MOST_EMPTY_LINES):

@@ -29,13 +29,20 @@ _LONGEST_PREFIX = 400
 
 
 def behind_prefix(block: bytes, first: int, last: int) -> int:
-    """The start of a line's text after the prefix of a launcher or collector."""
+    """Return where the text of a line begins, after prefixes such as timestamps or `[rank0]:`.
+
+    The line spans positions `first` to `last` of `block`; the result is a position in `block`, too.
+    """
     prefix = _PREFIX.match(block, first, last)
     return prefix.end() if prefix else first
 
 
 def behind_same_prefix(block: bytes, start: int, first: int, last: int) -> int:
-    """The start of a line's text after a known prefix, or after the words that also begin the line from `start`."""
+    """Return where the text of a line begins, after a prefix that it shares with an earlier line.
+
+    The line spans positions `first` to `last` of `block`; the earlier line begins at `start`. Digits may differ in a
+    shared prefix. Prefixes known from launchers are skipped in any case.
+    """
     above = block[start : min(first - 1, start + _LONGEST_PREFIX)].translate(DIGITS_AS_ZERO)
     line = block[first : min(last, first + _LONGEST_PREFIX)].translate(DIGITS_AS_ZERO)
     differ = (at for at, (one, other) in enumerate(zip(above, line, strict=False)) if one != other)
@@ -77,5 +84,5 @@ def value_of_a_field(line: bytes) -> Span | None:
 
 
 def leaves_open(line: bytes) -> bool:
-    """Whether a value in a line below belongs to the name in this line."""
+    """Whether a line ends in the name of a secret, option or prompt whose value is in a later line."""
     return option_at_the_end(line) or secret_is_below(line) or names_a_secret(line)

@@ -72,7 +72,10 @@ _STATEMENTS = frozenset(
 
 
 def opens(line: bytes) -> bool:
-    """Whether a line may have values in the lines below it."""
+    """Whether a line may begin a structure over several lines that contains secrets.
+
+    Examples are an indented block, a bracket, a heredoc or a long string.
+    """
     return any(
         pattern.search(line)
         for pattern in (_OPENED, _SECTION, _TERRAFORM, _STARTED, _LOGS_IN, _LONG_STRING, _OPEN_STRING, _HEREDOC)

@@ -45,7 +45,10 @@ def _options() -> Any:
 
 
 def matches_within(pattern: Any, line: bytes, begin: int, limit: int) -> Iterator[Any]:
-    """Yield the matches that begin within a stretch."""
+    """Yield the matches of a pattern that begin between positions `begin` and `limit` of a line.
+
+    A match may end after `limit`.
+    """
     for match in pattern.finditer(line, begin):
         if match.start() >= limit:
             return

@@ -35,7 +35,11 @@ class _Text(str):
 
 
 def values_by_place(operations: Iterable[Operation]) -> dict[int, bytes]:
-    """The redacted texts of the values that are secrets by their place, by the positions of their operations."""
+    """Find the texts in a pickle that are secrets because of the key or option they belong to.
+
+    `operations` are the pickle's opcodes. The result maps the position of the opcode that holds such a text to the
+    redacted text.
+    """
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}

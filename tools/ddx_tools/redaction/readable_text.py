@@ -144,7 +144,10 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 def rewritten(
     reading: ReadableText, pattern: re.Pattern[bytes], becomes: Callable[[re.Match[bytes]], bytes]
 ) -> ReadableText:
-    """Replace each match; all new bytes get the position of the match."""
+    """Replace each match of a pattern by what `becomes` returns for it.
+
+    All bytes of a replacement get the raw position of the whole match.
+    """
     text, was_starts, was_ends = reading.text, reading.starts, reading.ends
     out, starts, ends = bytearray(), array("I"), array("I")
     at = 0

@@ -64,7 +64,10 @@ def redact_lines(lines: list[bytes]) -> list[bytes]:
 
 
 def redacted_part(data: bytes, begin: int, end: int) -> bytes:
-    """Redact a part of a text; the text around it shows whether it begins or ends within a secret."""
+    """Return bytes `begin` to `end` of a text with their secrets redacted.
+
+    The whole text is searched, so that a secret that crosses either boundary is found too.
+    """
     part = data[begin:end]
     spans = [(max(span.start, begin) - begin, min(span.end, end) - begin, span.kind) for span in secrets_in(data)]
     return replaced(part, [Span(*span) for span in spans if span[0] < span[1]])

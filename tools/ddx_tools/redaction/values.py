@@ -39,7 +39,11 @@ def is_one_word(value: bytes) -> bool:
 
 
 def cut(value: bytes, separator: bytes, before: bytes) -> bytes:
-    """Cut off what follows a value: the next name, closing brackets, the end of a sentence."""
+    """Return a value without what follows it: the next name, closing brackets, the end of a sentence.
+
+    `separator` is between name and value, such as `=` or `:`. `before` is the byte before the name: after `?` or `&`,
+    the value ends at the next `&`.
+    """
     if (end := _NEXT_NAME.search(value)) and end.start():
         value = value[: end.start()]
     if before in (b"?", b"&"):

@@ -30,7 +30,10 @@ class ReproCall:
 
     @property
     def label(self) -> tuple[object, ...]:
-        """The properties on which all members must agree."""
+        """The properties of the call on which all members of its group must agree.
+
+        These are operation, element count and data type, except where they do not apply.
+        """
         if self.op == "all_to_all":
             return self.op, self.dtype
         return (self.op,) if self.op in ("barrier", NEW_GROUP) else (self.op, self.elements, self.dtype)

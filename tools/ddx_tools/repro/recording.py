@@ -20,7 +20,11 @@ from ddx_tools.repro.model import NEW_GROUP, WORLD, Program, Recording, ReproCal
 
 
 def recording_of(store: Store, diagnosis: Diagnosis) -> Recording:
-    """Build the recording; it has no programs if no source reports a call."""
+    """Build from a store the calls at which the job stopped, as a program for each rank.
+
+    The calls come from flight records, else from NCCL's logs or watchdog reports, and from stacks. The recording has no
+    programs if none of these reports a call.
+    """
     suspects = {rank for suspect in diagnosis.suspects for rank in suspect.ranks}
     ended = {r for suspect in diagnosis.suspects if suspect.event is SuspectEvent.ENDED for r in suspect.ranks}
     records = store.derived(Records)
@@ -170,10 +174,10 @@ _NCCL_TYPES = ("int8", "uint8", "int32", "int32", "int64", "int64", "float16", "
 
 
 def from_nccl(store: Store) -> tuple[dict[int, list[ReproCall]], dict[str, tuple[int, ...]]]:
-    """Calls and groups from NCCL's log: those that not all ranks of a communicator enqueued, or from a difference on.
+    """Return the last calls by rank and the members by group name, according to NCCL's logs.
 
-    Rank numbers are those of the largest communicator. Sends and receives are left out: their numbers count per pair of
-    ranks.
+    Only calls that some rank of a communicator lacks are taken, or all from the first difference on. Ranks are numbered
+    as in the largest communicator. Sends and receives are left out: their numbers count per pair of ranks.
     """
     made = store.query("SELECT DISTINCT communicator, host, pid, rank, nranks FROM nccl_ranks ORDER BY nranks DESC")
     largest = made[0]["communicator"] if made else None
@@ -232,7 +236,11 @@ def in_stacks(store: Store) -> dict[int, str]:
 
 
 def seen(operation: str, rank: int, stacks: Mapping[int, str]) -> ReproCall:
-    """The call that a stack shows; only its operation is known. Each rank in a transfer is paired with the next one."""
+    """Return the call that a rank's stack shows it to be in; only the operation is known.
+
+    `stacks` maps rank to operation, to find a peer for a transfer. Each rank in a transfer is paired with the next such
+    rank.
+    """
     where = "shown by its stack"
     if operation not in TRANSFERS:
         return ReproCall(operation, WORLD, where=where)

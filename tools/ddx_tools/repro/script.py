@@ -159,7 +159,10 @@ def _line(call: ReproCall) -> str:
 
 
 def smallest(recording: Recording) -> list[int]:
-    """The fewest ranks that show the fault, at least two; empty if the recording runs to completion."""
+    """Return the ranks of a reduced job that still hangs in the same way, at least two.
+
+    Ranks are dropped as long as the group at fault stops at the same calls. Empty if the recording runs to completion.
+    """
     whole = Rehearsal(recording)
     fronts = whole.fronts()
     if not whole.stuck or not healthy_twin(recording):
@@ -224,7 +227,11 @@ class Rehearsal:
         return not self.stuck and not any(program.end for program in self.recording.programs.values())
 
     def fronts(self) -> dict[str, frozenset[_Key]]:
-        """For each group with a rank left in it: the calls that its members are in, or why they are in none."""
+        """Return, for each group with unfinished calls, where its members are at the end of the replay.
+
+        Maps group name to labels of the calls that members are in. A label `elsewhere` covers members in none of its
+        calls, with the reason.
+        """
         found: dict[str, set[_Key]] = {}
         for key, by_rank in self._posted.items():
             group, over = str(key[0]), self._over[key]

@@ -255,7 +255,10 @@ class Bundle:
 
     @cached_property
     def names(self) -> dict[str, str]:
-        """The file of each answer, by its name in the journal and by the path of the file read."""
+        """Map each name of an answer to the bundle's file with its bytes.
+
+        An answer has its name in the journal and, for a file that was read, also the file's original path.
+        """
         entries = [entry for entry in self.manifest.journal if entry.path]
         read = [entry for entry in entries if entry.op in ("look", "read") and not entry.tail]
         read.sort(key=lambda entry: not entry.truncated)

@@ -353,7 +353,10 @@ class Intake:
 
 
 def read_lines_of(raw: Raw) -> None:
-    """Read the lines that a capture wants, together with those that others want from the same files."""
+    """Read the lines that a capture has registered for from the user's texts.
+
+    Each text is read once, for all captures that registered for it. Problems are added to `raw`.
+    """
     for taken in raw.keep:
         if isinstance(taken, Intake):
             raw.problems += taken.read_lines()

@@ -11,14 +11,17 @@ from ddx_tools.sources.host import Host
 
 
 def job_on(host: Host, target: Sequence[str] = ()) -> Job:
-    """The job on a host that a target means; see `select_job`."""
+    """Return the running job on a host that `target` (process ids) selects, or else the only job.
+
+    Raises UsageError, as `select_job` does.
+    """
     return select_job(find_jobs(json.loads(host.processes().data)), target)
 
 
 def select_job(jobs: Sequence[Job], target: Sequence[str] = ()) -> Job:
-    """Select the job that a target means; without a target, the only one.
+    """Select a job by the ids of its processes; without a target, return the only one.
 
-    Raises UsageError, which says what to type, if there is none or more than one.
+    Raises UsageError, which says what to type, if no job or more than one fits.
     """
     if target:
         return _job_of_pid(jobs, target)

@@ -53,7 +53,11 @@ class Material:
 
     @property
     def may_tell(self) -> bool:
-        """Whether it may be a text about the job; data and programs are not read unless named."""
+        """Whether the file may be a text about the job, judged by its name.
+
+        Any file that the user named may be one. Otherwise data files are excluded, and so are programs that are large
+        or deep in folders.
+        """
         if self.named or suffix(self.name) not in NO_TEXT:
             return True
         return (

@@ -24,7 +24,10 @@ READY = "ready"
 
 
 def serve() -> None:
-    """Decode each incoming piece and send the result. Ctrl-C is left to the parent, which then ends this process."""
+    """Run the worker process: receive pieces of work on stdin and send each result to the parent.
+
+    Each piece has its own limits on CPU time and memory. Ctrl-C is left to the parent, which then ends this process.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
     gc.freeze()
@@ -44,7 +47,7 @@ def serve() -> None:
 
 
 def send(stream: IO[bytes] | None, value: Any) -> None:
-    """Write a value to the process at the other end."""
+    """Pickle a value to the pipe that leads to the parent or the worker, and flush it."""
     assert stream is not None
     pickle.dump(value, stream, 5)
     stream.flush()

@@ -73,7 +73,7 @@ def fastest(points: Sequence[BandwidthPoint]) -> BandwidthPoint | None:
 
 
 def size_text(size_bytes: int) -> str:
-    """`64 MiB`, `1.5 KiB`, `0 B`."""
+    """Format a number of bytes with a binary unit: `64 MiB`, `1.5 KiB`, `0 B`."""
     size, unit = float(size_bytes), "B"
     for bigger in ("KiB", "MiB", "GiB", "TiB"):
         if size < 1024:
@@ -157,7 +157,11 @@ def write_curve(store: Store, findings: Sequence[Finding]) -> Iterator[bytes]:
 
 
 def curves(points: Sequence[BandwidthPoint]) -> dict[str, list[BandwidthPoint]]:
-    """The points with a bandwidth per operation; of several data types, the one with the most sizes."""
+    """Group the measured points of the group of all ranks by operation, each list ordered by message size.
+
+    Points without a plausible bandwidth are left out. If an operation was measured with several data types, only the
+    one with the most points is kept.
+    """
     by_kind = gathered(
         ((point.operation, point.dtype), point)
         for point in points

@@ -96,7 +96,11 @@ def mismatch(
     says: str = "",
     **facts: Any,
 ) -> Finding:
-    """Build the finding that ranks made different calls under one sequence number; its ranks are the deviating ones."""
+    """Build the finding that ranks made different calls under one sequence number of a group.
+
+    `aspect` is what differs; `sides` groups the ranks by its value, and the deviating ones become the finding's ranks.
+    `more` is appended to the summary, `says` replaces it, `facts` are attributes.
+    """
     name, words = ASPECTS[aspect]
     one = aspect == "operation"
     subject = at.number[0].upper() + at.number[1:] if one else str(at)
@@ -167,7 +171,11 @@ def waited_for(
     says: str = "",
     **facts: Any,
 ) -> Finding:
-    """Build the finding that all waits lead to these ranks. `place`: say which collective the victims wait in."""
+    """Build the finding that all waits of `victims` lead to `ranks`; `state` is how these block them.
+
+    `at` is the collective that the victims wait in; with `place`, the summary names it. `says` replaces the summary,
+    and `facts` are further attributes.
+    """
     words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
     who, others = rank_list(set(ranks)), set(victims) - set(ranks)
     verb = "wait" if len(others) > 1 else "waits"
@@ -187,7 +195,11 @@ def waited_for(
 def if_hung(
     state: State, ranks: Collection[int], at: Where, shown: FindingPlace, *, says: str = "", **facts: Any
 ) -> Finding:
-    """Build the notice that all others wait for these ranks, in records that do not show whether the job hung."""
+    """Build the notice that all others would wait for these ranks if the job hung.
+
+    It is for flight records that do not show whether it did. `state` is how the ranks would block the others; `says`
+    replaces the summary.
+    """
     words = _WORDS[state].format(**(_ONE if len(ranks) == 1 else _MANY))
     who = rank_list(set(ranks))
     said = f"If the job hung when these records were taken, all others wait for {who}; {who} {words}."
@@ -203,7 +215,11 @@ def alone(at: Where, ranks: Collection[int], shown: FindingPlace) -> Finding:
 def group_member_missing(
     at: Where, missing: Collection[int], waiting: Collection[int], place: str, shown: FindingPlace
 ) -> Finding:
-    """Build the notice that ranks wait in a call of a process group that another rank seems to have left."""
+    """Build the notice that the `missing` ranks seem to have left a process group that others wait in.
+
+    The `waiting` ranks are in a call that passes a group; the smallest mesh group with them also has the missing ranks.
+    `place` is text put after the operation's name.
+    """
     who, victims = rank_list(set(missing)), rank_list(set(waiting))
     summary = (
         f"{victims.capitalize()} wait in {at.operation}{place}, which passes a process group. The smallest mesh group "

@@ -26,7 +26,11 @@ class Sides:
 
 
 def part(values: Mapping[int, str]) -> Sides:
-    """Group ranks by value. A majority is more than half of all ranks; without one, no rank is singled out."""
+    """Split ranks by what they did, and determine which of them deviate from the majority.
+
+    `values` maps each rank to what it did, such as an operation's name. A majority is more than half of all ranks;
+    without one, no rank is singled out.
+    """
     by_value = gathered((value, rank) for rank, value in sorted(values.items()))
     groups = sorted(by_value.items(), key=lambda item: (-len(item[1]), item[1]))
     majority = set(groups[0][1])

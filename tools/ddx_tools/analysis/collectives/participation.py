@@ -99,9 +99,10 @@ class GroupParticipation:
 
 
 def party_findings(parties: Sequence[GroupParticipation], explained: Collection[int | None] = ()) -> list[Finding]:
-    """Find who is in which collective and who is not.
+    """Find which ranks are in which collective, which are missing, and which rank all waits lead to.
 
-    `explained`: sequence numbers whose waits have another explanation, so silent ranks are not blamed for them.
+    The process groups come with what their members reported. `explained` are sequence numbers whose waits have
+    another cause: ranks without a report are not blamed for those.
     """
     by_attempt = gathered((tuple(party.attempts), _Seen(party)) for party in parties if party.waiting)
     return [finding for together in by_attempt.values() for finding in _of_attempt(together, explained)]
@@ -177,7 +178,10 @@ class _Seen:
     # --- which operation the members are in
 
     def mismatch(self) -> Finding | None:
-        """Different operations under one number, or one operation with different roots, sizes or data types."""
+        """Return a finding if the ranks that wait under one sequence number made different calls, else None.
+
+        The first difference counts, in the order operation, call site, root, size, data type.
+        """
         for aspect in ASPECTS:
             told = {rank: call.values[aspect] for rank, call in self.here.items() if aspect in call.values}
             if len(set(told.values())) > 1:
@@ -203,7 +207,10 @@ class _Seen:
         )
 
     def positions(self) -> Finding | None:
-        """Ranks that wait at a different sequence number from most."""
+        """Return a finding if ranks of the group wait at different sequence numbers, else None.
+
+        That alone does not show which of them is wrong.
+        """
         if not self.apart:
             return None
         waiting = self.party.waiting
@@ -227,7 +234,10 @@ class _Seen:
     # --- which members are not in it
 
     def missing(self, waiting: Set[int]) -> Finding | None:
-        """Who never entered it. `waiting`: all ranks that wait in any group."""
+        """Return the finding that members never entered the collective that most ranks of the group wait in.
+
+        `waiting` are all ranks that wait in any group. None if no member is known to lack the call.
+        """
         lacking = {rank: self.party.members[rank] for rank in self.hold.lacking}
         if not lacking:
             return None
@@ -247,11 +257,18 @@ class _Seen:
         )
 
     def silent(self) -> tuple[list[int], bool] | None:
-        """If all others report waiting here: the ranks without a report, and whether they may be absent."""
+        """Return the ranks without a report if all other ranks of the job wait in this collective, else None.
+
+        The flag beside them says whether only their output may be missing. For a group that is not known to have all
+        ranks of the job, the result is None.
+        """
         return self.job.silent_among(frozenset(self.entered | self.party.spoke)) if self._is_world else None
 
     def all_entered(self) -> Finding | None:
-        """The finding that every member is in it and none finishes it."""
+        """Return the finding that every rank of the job entered this collective and none finishes it.
+
+        None if a rank may be missing, or if the operation is a send or receive.
+        """
         if not self._is_world or len(self.entered) < 2 or self.job.everybody - self.entered:
             return None
         if self.at.operation in (None, *_TRANSFERS):
@@ -275,7 +292,7 @@ class _Seen:
         return self.party.is_world or not self.party.named
 
     def shown(self, ranks: Collection[int], evidence: list[Evidence]) -> FindingPlace:
-        """Lines, places and hosts of ranks."""
+        """Return where a finding points: the given evidence, and the source lines and hosts of these ranks."""
         members = [self.party.members[rank] for rank in ranks if rank in self.party.members]
         return FindingPlace(evidence, self.party.places(ranks), {host for each in members for host in each.hosts})
 

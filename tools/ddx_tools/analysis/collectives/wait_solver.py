@@ -65,7 +65,10 @@ class Hold:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all members are in it."""
+        """Whether all members of the group are in the operation, so that it waits for no rank.
+
+        False if any member is missing or without current evidence, or if a deviating rank is in it.
+        """
         return not (self.blockers or self.unknown or self.too_early or self.by_deviation)
 
 
@@ -93,7 +96,10 @@ class SolvedWaits(Generic[H]):
     """If there are no roots: the ranks where all waits end, whose current operation is unknown."""
 
     def by_state(self) -> dict[State, list[int]]:
-        """The roots grouped by state, including roots without evidence."""
+        """Map each state to the root ranks that block the others in that state.
+
+        The key `unseen` holds the ranks at which all waits end and whose current operation is unknown.
+        """
         found: dict[State, list[int]] = {"unseen": list(self.unseen)} if self.unseen else {}
         for rank, state in sorted(self.roots.items()):
             found.setdefault(state, []).append(rank)

@@ -71,9 +71,10 @@ def finding(
     named: bool = False,
     **attributes: Any,
 ) -> Finding:
-    """Build a finding about the hosts of these facts, or of `about`; the summary starts with the hosts unless `named`.
+    """Build a finding about the hosts of these facts, or about the hosts in `about` if it is given.
 
-    Attributes that are None or an empty list are left out. A name that Python reserves is written with a trailing `_`.
+    The summary is prefixed with the hosts' names unless `named`, which means that it contains them already. Attributes
+    that are None or empty lists are left out; a name that Python reserves is written with a trailing `_`.
     """
     facts = list(facts)
     hosts = sorted({fact.host for fact in facts if fact.host})

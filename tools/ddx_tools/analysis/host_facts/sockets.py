@@ -42,7 +42,10 @@ def socket_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def owned_by_others(facts: Iterable[HostFactRow]) -> Callable[[HostFactRow], bool]:
-    """A test for sockets: whether one belongs to a process that is not a rank, on a host whose ranks are known."""
+    """Return a test of whether a socket belongs only to processes that are not ranks.
+
+    The test is False for sockets without a known owner, and on hosts whose ranks are unknown.
+    """
     ranks = {(fact.host, str(fact.subject)) for fact in of_topic(facts, "rank_process")}
     hosts = {host for host, _ in ranks}
 
@@ -112,10 +115,11 @@ _LEAST_BACKOFF = 2
 
 
 def unanswered_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Find who gets no answer and, if the address belongs to a captured host, whose port is silent.
+    """Find connections that get no answer and, if the remote host was captured, the silent port there.
 
-    A host is named if others get no answer from it either, or if it has a working connection with the asking host.
-    Otherwise the path or the asker's own firewall may be at fault; and it is if neither gets an answer from the other.
+    The remote host is named if others get no answer from it either, or if it has a working connection with the asking
+    host. Otherwise, or if neither host gets an answer from the other, the network or the asker's firewall may be at
+    fault.
     """
     owners = owners_of_addresses(facts)
     others = owned_by_others(facts)

@@ -20,9 +20,10 @@ from ddx_tools.model.signals import signal_name
 
 
 def identify(events: list[LogEvent], processes: list[dict[str, Any]], hosts: Mapping[int, str]) -> None:
-    """Set `ranks` and `joined` of the events.
+    """Attribute log events to ranks: set `ranks` and `joined` of each event that names no rank itself.
 
-    `processes`: rows of the `ranks` table from a live job. `hosts`: the host of each rank, as far as NCCL's logs tell.
+    `processes`: rows of the `ranks` table from a live job. `hosts`: maps each rank to its host, as far as NCCL's logs
+    show it.
     """
     _by_pid(events, processes)
     _by_local_rank(events, processes)
@@ -239,7 +240,10 @@ def operation_of(event: LogEvent, enclosing: Enclosing) -> str | None:
 
 
 def part_of(event: LogEvent, enclosing: Enclosing) -> tuple[Location | None, str | None]:
-    """The (place, operation) of the exception in whose text a message stands; each None if unknown."""
+    """Return the (place, operation) at which the exception containing a log message was raised.
+
+    The place is a line of the program, the operation a torch.distributed function. Each is None if unknown.
+    """
     around = enclosing.of(event)
     return around.part_at(event.row["source_line"]) if around else (None, None)
 

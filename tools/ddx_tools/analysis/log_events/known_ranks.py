@@ -30,9 +30,10 @@ class Crowd:
         return frozenset(range(count))
 
     def silent_among(self, waiting: frozenset[int]) -> tuple[list[int], bool] | None:
-        """The ranks without a report while all others wait, and whether they may only be absent from the log.
+        """Return the ranks that report nothing while all others wait, and whether they may only lack a log.
 
-        None: there are none, or some ranks neither wait nor are silent, or most are silent, as in a log of few ranks.
+        `waiting` are the ranks known to wait. None if no rank is silent, some rank neither waits nor is silent, or most
+        are silent.
         """
         silent = sorted(self.everybody - waiting)
         if not silent or not self.silent >= set(silent):
@@ -48,7 +49,10 @@ class Crowd:
 
     @property
     def complete(self) -> bool | None:
-        """Whether `everybody` is all ranks; None if the number of ranks is unknown."""
+        """Whether `everybody` is known to contain all ranks of the job.
+
+        True if the job's size is known, else None; it is never False.
+        """
         return True if self.world_size else None
 
 

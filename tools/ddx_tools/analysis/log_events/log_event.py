@@ -56,19 +56,29 @@ class LogEvent:
 
     @property
     def about_s(self) -> float | None:
-        """Its time or, if its line has no date, that of a dated line just above it."""
+        """Return the event's time or, if its line has no date, that of a dated line just above it.
+
+        In seconds since the epoch; None if neither is known.
+        """
         time_s: float | None = self.row["time_s"]
         return self.details.get("after_s") if time_s is None else time_s
 
     def may_be_of(self, ran: JobTime | None) -> bool:
-        """Whether it may be from the job's time: what the kernel said before or after that is none of the job's."""
+        """Whether the event may belong to the job, judged by its time.
+
+        Only kernel messages from clearly before or after the job are excluded. `ran`: when the job ran; None if
+        unknown, and then the result is True.
+        """
         if ran is None or not is_kernel_message(self.kind, self.row["code"]):
             return True
         return ran.holds(self.row["time_s"], self.details.get("in_year_s"))
 
     @property
     def is_note(self) -> bool:
-        """Whether the rank's own interpreter left it on exit: it says what was intended, not how that ended."""
+        """Whether the event is a note that the rank's own interpreter wrote when it exited.
+
+        It shows how the rank meant to end, not how it did end.
+        """
         return self.details.get("event") == "note"
 
     @property
@@ -131,7 +141,10 @@ class LogEvent:
         return _operation(json.loads(self.row["frames"] or "[]"))
 
     def part_at(self, line: int) -> tuple[Location | None, str | None]:
-        """The (place, operation) of the chained exception that a line of the log belongs to."""
+        """Return the (place, operation) of the exception in a traceback's chain that a log line belongs to.
+
+        `line`: line number in the log. Each is None if unknown.
+        """
         for cause in self.details.get("causes", ()):
             if cause["source_line"] >= line:
                 return _location(cause), _operation(cause["frames"])
@@ -139,7 +152,7 @@ class LogEvent:
 
     @property
     def said(self) -> list[ChainedException]:
-        """The exceptions of the chain, oldest first."""
+        """Return the exceptions of the event's traceback, oldest first; the last is the event's own."""
         causes = [
             ChainedException(cause["exception"], cause["message"], cause["frames"])
             for cause in self.details.get("causes") or ()

@@ -55,7 +55,11 @@ class _Message:
 
     @property
     def role(self) -> str:
-        """Its role: a driver error that follows from another is no root, and a handled exception is no failure."""
+        """Return the message's role in a failure: its signature's role, unless the context lowers it.
+
+        `context` if its process survived the exception; `secondary` for a driver error that only follows from another
+        one.
+        """
         if self.handled:
             return "context"
         return "secondary" if self.values.get("class") in BLAMELESS else self.known.role

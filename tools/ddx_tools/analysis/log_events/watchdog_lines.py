@@ -40,7 +40,10 @@ class Speaker:
 
 
 def speaker(raw: str) -> Speaker:
-    """Parse the speaker from a raw line, prefixes included."""
+    """Parse which rank and process group wrote a ProcessGroupNCCL log line.
+
+    `raw`: the whole line, prefixes included. What the line does not state is None in the result.
+    """
     label, group, member = _JOB_RANK.search(raw), _GROUP.search(raw), _MEMBER.search(raw)
     own = group["rank"] if group else member[1] if member else None
     key = (group["guid"] or group["number"]) if group else None

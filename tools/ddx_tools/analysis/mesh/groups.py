@@ -130,7 +130,10 @@ def _single_axes() -> Mapping[str, str]:
 
 
 def axes_with(layout: Layout, members: Sequence[int]) -> list[Axis]:
-    """The axes for which these ranks are exactly one group."""
+    """Return the axes of the layout in which these ranks form exactly one process group.
+
+    Empty if there are none, or if a rank is outside the layout.
+    """
     ranks = sorted(set(members))
     if not ranks or ranks[-1] >= layout.world_size:
         return []
@@ -139,7 +142,10 @@ def axes_with(layout: Layout, members: Sequence[int]) -> list[Axis]:
 
 
 def axes_around(layout: Layout, members: Sequence[int]) -> list[Axis]:
-    """The axes for which these ranks are in one group with others, smallest groups first."""
+    """Return the axes in which one process group contains all these ranks and further ones.
+
+    Axes with the smallest groups come first. Empty if a rank is outside the layout.
+    """
     ranks = set(members)
     if not ranks or max(ranks) >= layout.world_size:
         return []
@@ -234,7 +240,10 @@ class Meshes:
         self.all = meshes_of(plans, self.groups, self.asked("framework"))
 
     def asked(self, kind: str) -> str | None:
-        """The value of the first question of a kind; None if there is none."""
+        """Return the value of the first question about meshes of this kind, such as `rank` or `members`.
+
+        The questions are the rows of `mesh_questions`. None if there is none of the kind.
+        """
         return next((value for one, value in self.questions if one == kind), None)
 
 

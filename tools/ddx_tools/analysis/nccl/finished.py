@@ -36,12 +36,16 @@ class InspectedRank:
 
     @cached_property
     def finished(self) -> dict[str, int]:
-        """The last number per operation."""
+        """Map each operation to the highest sequence number of it that the rank finished in the communicator."""
         return {row["operation"]: row["last_sn"] for row in self.rows}
 
     @property
     def compared(self) -> list[str]:
-        """The operations whose last number is sure to be in the file: all, or only the one of the last line."""
+        """Return the operations whose last finished number is certain, so that ranks can be compared by it.
+
+        These are all operations if NCCL Inspector writes every one. If it writes only the last one of each interval, it
+        is just the operation of the rank's last line.
+        """
         return [row["operation"] for row in self.rows if row["is_last"] or row["writes_all"]]
 
     @property
@@ -90,7 +94,11 @@ class InspectedCommunicator:
 
     @cached_property
     def behind(self) -> list[int]:
-        """The few members that have not finished what all others have; empty unless all files are there and agree."""
+        """Return the members, as ranks in the communicator, that have not finished what all others have.
+
+        Empty unless the files of all members were read, the late ones are fewer than half, and they lack the same
+        operations.
+        """
         lacking = {rank: lacks for rank in sorted(self.members) if (lacks := self.lacks(rank))}
         same = len({tuple(sorted(lacks.items())) for lacks in lacking.values()}) == 1
         return list(lacking) if same and len(self.members) == self.nranks > 2 * len(lacking) else []
@@ -102,23 +110,31 @@ class InspectedCommunicator:
 
     @cached_property
     def limit_s(self) -> float | None:
-        """How long nothing must finish in it until it makes no progress; None if too little is known of its pauses."""
+        """Return after how many seconds without a finished operation the communicator counts as stuck.
+
+        It is derived from the longest pause between lines of its members; None if no such pause is known.
+        """
         pauses = [member.last_row["longest_gap_s"] for member in self.members.values()]
         known = [pause for pause in pauses if pause is not None]
         return max(_STANDS_S, _PAUSES * max(known)) if known else None
 
     @cached_property
     def goes_on(self) -> list[int]:
-        """The members that finished operations of other communicators for long after the last one of this one.
+        """Return the members whose process kept finishing operations of other communicators.
 
-        If there are any, the communicator makes no progress.
+        They did so for at least `limit_s` seconds after their last operation in this one. If there are any, this
+        communicator makes no progress.
         """
         if self.limit_s is None:
             return []
         return [rank for rank, member in self.members.items() if member.silent_s >= self.limit_s]
 
     def left(self, rank: int) -> bool:
-        """Whether its peers went on without a member: they finished more than one that enters last can delay."""
+        """Whether the peers went on without this member, so that it does not hold them up.
+
+        True if they finished more than one operation that it has not. Broadcast and Reduce do not count, since a rank
+        can finish them alone.
+        """
         return sum(many for name, many in self.lacks(rank).items() if name not in _FINISHED_ALONE) > 1
 
 
@@ -132,9 +148,10 @@ class FinishedByRanks:
 
     @cached_property
     def lagging(self) -> list[InspectedCommunicator]:
-        """The communicators in which a few ranks are behind.
+        """Return the communicators in which a few ranks may hold up the others.
 
-        Those ranks finished nothing elsewhere for long, and their peers did not go on without them in any communicator.
+        One is left out if a late rank kept finishing operations elsewhere, or if its peers went on without it in any
+        communicator.
         """
         left = {seat for one in self.communicators for rank, seat in one.seats.items() if one.left(rank)}
         found = []
@@ -145,7 +162,7 @@ class FinishedByRanks:
         return found
 
     def ranks_of(self, one: InspectedCommunicator, members: Sequence[int]) -> list[int]:
-        """The global ranks of members; empty unless all are known."""
+        """Convert ranks in a communicator to sorted global ranks; empty unless all are known."""
         found = [self.ranks.get(one.seats[rank]) for rank in members]
         return sorted(rank for rank in found if rank is not None) if None not in found else []
 

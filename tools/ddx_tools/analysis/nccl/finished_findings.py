@@ -17,7 +17,11 @@ _MOST_QUOTES = 4
 
 
 def finished_findings(store: Store) -> list[Finding]:
-    """Findings about ranks behind their peers: in communicators without progress, else guesses in case of a hang."""
+    """Return findings about ranks that finished fewer operations than peers, from NCCL Inspector files.
+
+    Communicators that certainly make no progress are reported alone, if there are any. Otherwise the findings hold only
+    if the job hangs.
+    """
     if not store.holds_any(("nccl_finished",)):
         return []
     found = store.derived(finished_by_ranks)

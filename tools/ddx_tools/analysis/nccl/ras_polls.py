@@ -82,7 +82,11 @@ class RasCommunicator:
 
     @cached_property
     def movers(self) -> set[int]:
-        """Ranks in it that launched something between the first answer and the last; all of them if unknown."""
+        """Return the ranks in the communicator that launched an operation between the first and last answer.
+
+        Ranks without a listed count in the last answer are included if any rank launched something. Empty if none did,
+        or if it is unknown.
+        """
         if not self.moved:
             return set()
         then, now = self._counts(self.polls[0]), self._counts(self.polls[-1])
@@ -151,7 +155,10 @@ class RasPolls:
 
     @cached_property
     def solved(self) -> SolvedWaits[RasHold] | None:
-        """The solved wait graph of the communicators without progress; its numbers are indices into `processes`."""
+        """Solve the wait graph of the communicators that make no progress; None if no process waits.
+
+        Its numbers are indices into `processes`, not ranks.
+        """
         holds = [hold for one in self.still for hold in self._holds(one)]
         elsewhere = {rank for hold in holds for rank in hold.elsewhere}
 

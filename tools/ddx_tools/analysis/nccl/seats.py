@@ -19,11 +19,14 @@ class Seated(Protocol):
 
     @property
     def nranks(self) -> int | None:
-        """Its size."""
+        """Return the number of ranks in the communicator; None if unknown."""
 
     @property
     def seats(self) -> Mapping[int, Seat]:
-        """The process per rank in the communicator."""
+        """Map ranks in the communicator to their processes, as (host, process id, GPU index).
+
+        Ranks whose process is unknown are missing.
+        """
 
 
 def global_ranks(store: Store, communicators: Sequence[Seated]) -> dict[Seat, int]:

@@ -162,7 +162,10 @@ class PythonSource:
         return [node for node in ast.walk(scope) if isinstance(node, ast.Call) and _holds(node, line)] if scope else []
 
     def beside(self, line: int) -> list[list[ast.AST]]:
-        """The functions of a line's class, then of its module, where the handle that it waits on may be created."""
+        """Return the functions that may have created the handle on which a line waits.
+
+        The first list holds those of the class around the line, if any; the last holds those of the module.
+        """
         around = [scope for scope in self.enclosing(line) if isinstance(scope, (ast.ClassDef, ast.Module))]
         return [
             [node for node in ast.iter_child_nodes(scope) if isinstance(node, _SCOPES[:2])] for scope in around[::-1]
@@ -178,7 +181,11 @@ class PythonSource:
         return [] if self._tree is None else [self._tree, *self._scopes(line)]
 
     def relation(self, line: int, peer_line: int) -> Relation:
-        """Determine how a rank's line is related to a peer's line in the same function."""
+        """Return the order and conditions of a rank's line relative to a peer's line in the same function.
+
+        For example, the line is before or after the peer's, or in another branch of an `if`. The result also lists the
+        branches by which each line can be skipped.
+        """
         if line == peer_line:
             return Relation("same_line")
         relation = self._relation(line, peer_line)

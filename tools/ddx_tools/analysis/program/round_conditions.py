@@ -29,9 +29,10 @@ def _is_of_the_round(node: ast.AST) -> bool:
 
 
 def asks_for_a_value(condition: ast.expr) -> bool:
-    """Whether a condition that is not of the round tests a measured value: it uses `<` or `>`, or calls a function.
+    """Whether a condition tests a measured value: it uses `<` or `>`, or calls a function.
 
-    A flag (`if self.enabled:`) may well be a setting, even if its name does not show it.
+    It is meant for conditions that `is_of_the_round` rejects. A flag (`if self.enabled:`) does not count, since it may
+    be a setting.
     """
     orders = any(isinstance(node, _ORDERS) for node in ast.walk(condition))
     calls = [called_name(node) for node in ast.walk(condition) if isinstance(node, ast.Call)]

@@ -12,7 +12,10 @@ _ZONE_MARGIN_S = 120.0
 
 
 def is_beyond_zones(apart_s: float) -> bool:
-    """Whether two times on clocks of unknown zones are apart by more than a difference between zones."""
+    """Whether two times are apart by more than a time zone offset can explain.
+
+    `apart_s` is their difference in seconds. True if it is over two minutes away from every multiple of half an hour.
+    """
     return abs(apart_s - _ZONE_S * round(apart_s / _ZONE_S)) > _ZONE_MARGIN_S
 
 

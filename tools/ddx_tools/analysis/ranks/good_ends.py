@@ -23,9 +23,10 @@ def job_number(subject: str) -> str:
 
 
 def own_jobs(store: Store) -> frozenset[str]:
-    """The number of the job among those that a scheduler lists, if logs are named for exactly one of them; else empty.
+    """Return the scheduler's number of the analysed job, as a set of at most one.
 
-    Also empty if tasks of an array are listed: the kernel numbers these by themselves.
+    It is the only number that is both listed by the scheduler and part of a log's path. Empty if it is not unique, or
+    if tasks of an array are listed, since the kernel numbers these by themselves.
     """
     listed = store.query("SELECT DISTINCT subject FROM host_facts WHERE topic = 'job_state' AND subject IS NOT NULL")
     numbers = {job_number(row["subject"]) for row in listed}
@@ -54,10 +55,9 @@ def is_completed(store: Store) -> bool:
 
 
 def exit_lines(store: Store) -> dict[str, int]:
-    """The last step's line in each log that says, below it, that the job ended with exit code 0; empty if any differs.
+    """Map each log that reports exit code 0 after its last step to the line number of that step.
 
-    A failure below that step differs, one of a rank in another log, and any other exit code. What else failed was no
-    part of the job, or the job went on without it.
+    Empty if anything contradicts it: a failure below that step, a rank's failure in another log, or another exit code.
     """
     exits = {row["source"]: row["last"] for row in store.query(_EXITS, [_EXIT_ZERO])}
     if not exits:

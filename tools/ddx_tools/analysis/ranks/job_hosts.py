@@ -84,7 +84,10 @@ def hosts_of_folders(store: Store) -> frozenset[str]:
 
 
 def is_none_of(host: str | None, hosts: Collection[str]) -> bool:
-    """Whether a host has a name of the same form as these and is none of them: `gpu-b09` beside `gpu-b02`."""
+    """Whether a host is missing from a list although its name has the form of those in it.
+
+    `gpu-b09` is, if the list contains `gpu-b02`. False if the host is None.
+    """
     return host is not None and host not in hosts and _form(host) in map(_form, hosts)
 
 

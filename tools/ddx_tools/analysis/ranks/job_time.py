@@ -28,20 +28,27 @@ class JobTime:
     """The times of the first and the last step of each series of such lines, unless a rank then waited in vain."""
 
     def holds(self, time_s: float | None, in_year_s: float | None = None) -> bool:
-        """Whether something may have happened from the job's first event to shortly after its last, in some time zone.
+        """Whether an event may have happened while the job ran, in whatever time zone its clock is.
 
-        `in_year_s`: its time as of an arbitrary year, if the year is unknown. What has no time may have.
+        `time_s`: its time in seconds since the epoch; `in_year_s`: the same as of an arbitrary year, if the year is
+        unknown. True if both are None.
         """
         time_s = self._near(time_s, in_year_s)
         return time_s is None or self.first_s - CLOCKS_APART_S <= time_s <= self.last_s + CLOCKS_APART_S
 
     def outlived(self, time_s: float | None, in_year_s: float | None = None) -> bool:
-        """Whether all steps went on long after something happened, in whatever time zones the clocks are."""
+        """Whether the job's steps went on long after an event, whatever the time zones of the clocks.
+
+        The event's times are as in `holds`. False if it has none.
+        """
         time_s = self._near(time_s, in_year_s)
         return time_s is not None and all_go_on(self.steps, time_s)
 
     def ended_before(self, time_s: float | None, in_year_s: float | None = None) -> bool:
-        """Whether its last event was long before something happened, in whatever time zones the clocks are."""
+        """Whether the job's last event was long before another event, whatever the clocks' time zones.
+
+        The other event's times are as in `holds`. False if it has none.
+        """
         time_s = self._near(time_s, in_year_s)
         return time_s is not None and is_long_after(time_s, self.last_s)
 
@@ -59,7 +66,10 @@ def is_long_after(later_s: float, ended_s: float) -> bool:
 
 
 def in_nearest_year(time_s: float, about_s: float) -> float:
-    """The same day and time of day, in the year that brings it nearest to another time."""
+    """Move a time to the year that brings it nearest to `about_s`, keeping its date and time of day.
+
+    For logs that do not state the year. Both times are seconds since the epoch, in UTC.
+    """
     moment, about = (dt.datetime.fromtimestamp(one, dt.UTC) for one in (time_s, about_s))
     times = []
     for year in range(about.year - 1, about.year + 2):
@@ -69,9 +79,10 @@ def in_nearest_year(time_s: float, about_s: float) -> float:
 
 
 def all_go_on(steps: Iterable[tuple[float, float]], ended_s: float) -> bool:
-    """Whether steps were made long after something ended, and no series of steps stopped with it.
+    """Whether training steps went on long after an event, and no series of steps stopped with it.
 
-    `steps`: the times of the first and the last step of each series.
+    `steps`: the times of the first and the last step of each series; `ended_s`: that of the event. All are seconds
+    since the epoch.
     """
     lasts = [last_s for _, last_s in steps]
     stopped = any(abs(last_s - ended_s) <= _LONG_S for last_s in lasts)

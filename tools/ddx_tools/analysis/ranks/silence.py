@@ -29,7 +29,11 @@ class StoppedAt:
 
 
 def silence_of(store: Store) -> StoppedAt | None:
-    """When the job stopped; None if nothing shows it. Waits come before the steps that ended before them."""
+    """Return when the job stopped, according to the best source; None if nothing shows it.
+
+    The order of sources is flight records, stacks, watchdog messages, printed steps, failures. Waits come before steps,
+    since the steps ended before the waits began.
+    """
     for known in (_of_records, _of_stacks, _of_watchdogs, _of_steps, _of_failures):
         if (found := known(store)) and 0 < found.last_s < _LATEST_S:
             first_s = max(found.first_s, found.last_s - _LONGEST_S)

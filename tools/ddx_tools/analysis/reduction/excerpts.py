@@ -25,9 +25,10 @@ _Chosen = dict[int, WeighedLine]
 
 
 def case_file(texts: Sequence[KeptText], most_bytes: int, called: Called, seen: Sequence[CasePart] = ()) -> CaseFile:
-    """Build the case file of some texts, with parts of at most `most_bytes` of JSON; `seen`: further parts to include.
+    """Select the most telling lines of the user's files, with parts of at most `most_bytes` of JSON.
 
-    The user's own words come first, then the most distinctive lines.
+    The user's own notes come first, then the most distinctive lines. `called` names a line of a text for the reader;
+    `seen` are further parts to include if they fit.
     """
     left = most_bytes
     besides = []

@@ -45,7 +45,11 @@ class WeighedLine:
 
 
 def weighed(texts: Sequence[KeptText]) -> list[WeighedLine]:
-    """All kept lines with their weights, heaviest first."""
+    """Return all kept lines with their weight and the reason for it, heaviest first.
+
+    The weight estimates the line's value to a reader who sees only a few. Rare lines, failures and values near a limit
+    weigh more; repetitions weigh less.
+    """
     odd = odd_lines(texts)
     named = _named_places(texts)
     shared = _texts_of_templates(texts)

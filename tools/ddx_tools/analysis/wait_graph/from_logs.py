@@ -41,7 +41,10 @@ def add_logs(graph: WaitGraph, findings: Sequence[Finding]) -> None:
 
 
 def ends(findings: Sequence[Finding]) -> Iterator[tuple[Finding, Source]]:
-    """Findings that ranks ended by themselves (their processes are gone, or they printed it), with their source."""
+    """Yield the findings that ranks ended by themselves, not as a consequence of another failure.
+
+    Each comes with its source: processes if they are gone, logs if the ranks printed it.
+    """
     for finding in findings:
         if finding.code == "rank.process_gone":
             yield finding, Source.PROCESSES

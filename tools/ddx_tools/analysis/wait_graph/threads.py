@@ -52,9 +52,9 @@ class Thread:
 
     @property
     def works(self) -> bool:
-        """Whether it made progress between two samples, other than by polling for what it waits for.
+        """Whether the thread made progress between two samples, other than by polling for what it waits for.
 
-        A side thread that is woken in a transfer makes progress.
+        Idle or blocked threads do not count, except side threads that wake up in a transfer.
         """
         transfers = not self.row["is_main"] and self.activity in frame_rules().transfers
         return self.row["moved"] is True and (transfers or self.activity not in _IDLE)

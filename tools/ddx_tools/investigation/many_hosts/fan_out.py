@@ -51,7 +51,10 @@ class HostReplies:
     said: bytearray = field(default_factory=bytearray)
 
     def take(self, stream: str, line: bytes) -> None:
-        """Process a line that the host printed."""
+        """Process one line that the host's command printed to the given stream.
+
+        Lines on `stderr` are kept for error messages, up to a limit; all others are parts of its answer.
+        """
         if stream == "stderr":
             self.said += line[: _STDERR_BYTES - len(self.said)] + b"\n"
             return

@@ -129,7 +129,10 @@ def decoded(packed: bytes, host: str) -> Made:
 
 
 def renamed(made: Made, calls_itself: str, name: str) -> Made:
-    """The results with the host renamed, for hosts that call themselves by the same name."""
+    """Return a copy of a host's results in which the host is called `name` instead of `calls_itself`.
+
+    This keeps hosts apart that report the same name. `host` columns and raw file paths change accordingly.
+    """
     import pyarrow.compute as pc
 
     was, now = (f"raw/{safe_name(one)}/" for one in (calls_itself, name))

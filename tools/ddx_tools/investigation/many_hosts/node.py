@@ -55,9 +55,11 @@ def answer(
     most_bytes: int,
     raw: bool = False,
 ) -> None:
-    """Capture by the plan (default: as `ddx why`) at the time `at`, in seconds since the epoch, and write the result.
+    """Capture this host by an encoded plan and write the results to `out` in the line protocol.
 
-    The rows are made here; with `raw`, the material is sent as well.
+    An empty `plan` means that of `ddx why`. The capture starts at `at`, in seconds since the epoch; None means at once.
+    `job` (`NAME=VALUE`) selects one of several jobs. `most_bytes` limits the results; with `raw`, the captured files
+    are sent as well, not only table rows.
     """
 
     def say(kind: str, **facts: Any) -> None:
@@ -105,7 +107,10 @@ def steps_on(host: Host, plan: Sequence[Step], wanted: str) -> tuple[int, list[S
 
 
 def captured_on(host: Host, steps: Sequence[Step], scratch: Path) -> Iterator[tuple[Path, Captured]]:
-    """Yield captured bundles, the most informative first."""
+    """Run the steps on a host in two batches and yield (bundle directory, capture) after each.
+
+    The first steps of the plan come first, so that their results can be sent before the rest is captured.
+    """
     for number, some in enumerate((steps[:_AT_FIRST], steps[_AT_FIRST:])):
         if some:
             directory = scratch / str(number)

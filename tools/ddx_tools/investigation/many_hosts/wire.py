@@ -24,7 +24,7 @@ _LONGEST_NOTE = 4_000
 
 
 def note(kind: str, **facts: Any) -> bytes:
-    """Format a line of facts."""
+    """Return one line of the host protocol, as bytes: the tag `ddx1`, the kind, and the facts as JSON."""
     return _TAG + f"{kind} {json.dumps(facts)}\n".encode()
 
 
@@ -52,7 +52,10 @@ class Inbox:
         self._most_bytes = most_bytes
 
     def take(self, line: bytes) -> None:
-        """Process one line, without its line end."""
+        """Process one line received from the host, given without its line end.
+
+        Only the first line in another format is kept, as `noise`. After a malformed protocol line, the rest is ignored.
+        """
         kind, _, rest = line.removeprefix(_TAG).partition(b" ")
         if not line.startswith(_TAG):
             self.noise = self.noise or line[:200].strip()

@@ -86,9 +86,10 @@ class Captured:
 
 
 def run_step(step: Step, host: Host, *, patient: bool = False) -> Raw:
-    """Capture one step. A probe without an answer affects only itself; a wrong target is the caller's error.
+    """Run one probe on a host and return its raw answers.
 
-    With `patient`, for one host among many, a wrong target also affects only that step.
+    If the host cannot answer, the result has status "no data" or "not recorded" and a gap. Raises UsageError for a
+    wrong target; with `patient` (one host among many), this is a gap as well.
     """
     try:
         args = step.probe.args.model_validate(step.args)

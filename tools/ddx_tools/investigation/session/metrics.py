@@ -42,7 +42,12 @@ class MetricsQuestion:
 
 
 def metrics_question(store: Store, url: str, host: Host, *, live: bool) -> MetricsQuestion:
-    """The question to the server at `url`, asked through `host`, for the job in a store."""
+    """Return the step that asks a Prometheus server for the metrics of the job's hosts.
+
+    `url` is the server's address; requests go through `host`. The time is when the job fell silent. For a job that is
+    not `live`, the last log time is used instead if no such time is known. Doubts about time zone or hosts are returned
+    as gaps.
+    """
     silence = silence_of(store) or (None if live else _last_written(store))
     seats = read_seats(store)
     hosts = _hosts(store, seats)

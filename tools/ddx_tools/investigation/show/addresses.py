@@ -108,13 +108,19 @@ class Names:
     """Sources that list the processes of a host."""
 
     def of_rows(self, store: Store) -> None:
-        """Read from the rows which sources are about which ranks."""
+        """Fill `ranks` and `processes` from the stored stacks and process tables.
+
+        `ranks` maps each source with evidence of exactly one rank to it; `processes` are sources that list processes.
+        """
         if store.holds_any(["stack_threads", "ranks"]):
             self.ranks = {row["source"]: row["rank"] for row in store.query(_OF_RANKS)}
             self.processes = {row["source"] for row in store.query(_OF_ALL)}
 
     def place(self, source: str) -> str:
-        """The shortest path that opens a source."""
+        """The shortest path by which a user can open a source of evidence.
+
+        Paths below the folder of the user's files are relative to it; `source` is the name used in evidence.
+        """
         if source in self.places:
             return self.places[source]
         # An answer's name may continue: a member of a saved archive.
@@ -125,11 +131,18 @@ class Names:
         return source.removeprefix(f"{self.base}/") if self.base else source
 
     def sources(self, place: str) -> list[str]:
-        """The sources that a path may stand for, the inverse of `place`."""
+        """The possible names, as used in evidence, of the file that a user opens as `place`.
+
+        This is the inverse of the method `place`; not every returned name need exist.
+        """
         return [place, f"{self.base}/{place}", *(raw for raw, told in self.places.items() if told == place)]
 
     def words(self, source: str, line: int | None = None, ranks: Sequence[int] = ()) -> str:
-        """The words that open a place named by a finding about some ranks; "" if there are none."""
+        """The words that make `ddx show` open a source of evidence: `rank 3`, `material rank3.log:41`.
+
+        `line` is 1-based; `ranks` are those of the finding that cites the source. Returns "" without a source, and
+        `note` for a person's note, which cannot be opened.
+        """
         if not source or source == NOTE_PATH:
             return NOTE if source else ""
         if source.split(" ")[0] in set(Thing):
@@ -147,7 +160,11 @@ class Names:
 
 
 def names_of(journal: Sequence[JournalEntry], target: Iterable[str], *, kept: bool = True) -> Names:
-    """The names of the sources in a journal. `kept`: whether its files can be opened later."""
+    """Return the names by which users can open the raw files listed in a bundle's journal.
+
+    `target` gives the user's paths, to which names are relative. If the bundle is not `kept`, answers that are not
+    files are named by the command that shows the same on the host.
+    """
     read = [entry for entry in journal if entry.path and entry.op in ("look", "read") and not entry.tail]
     # For a file that was read more than once, the first reading counts, whatever the order of the journal.
     read.sort(key=lambda entry: (entry.occurrence, entry.host, entry.op), reverse=True)
@@ -176,7 +193,10 @@ def _plain(quote: str) -> str:
 
 
 def named(said: Diagnosis, names: Names, findings: Iterable[Finding]) -> Diagnosis:
-    """Replace the sources in an answer's claims with words for `ddx show`."""
+    """Return a diagnosis whose claims cite sources in the words that `ddx show` opens.
+
+    `names` does the translation. `findings` supply the ranks that each claim is about.
+    """
     about = {(finding.code, finding.summary): finding.ranks for finding in findings}
 
     def in_words(claims: Iterable[Claim]) -> list[Claim]:

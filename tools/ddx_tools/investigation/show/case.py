@@ -17,7 +17,11 @@ _MOST_WAITS, _MOST_RANKS = 12, 6
 
 
 def case_of(store: Store, names: Names, waits: Waits | None, most_bytes: int = CASE_BYTES) -> CaseFile:
-    """The case file: the parts of the material that may decide, whatever the cause."""
+    """Build the case file: the excerpts of the material that may decide between causes, whatever they are.
+
+    It holds who waits for whom, an overview of the ranks, notes, and unusual lines of texts. `most_bytes` limits its
+    size; `names` gives each excerpt its address.
+    """
     seen = []
     if waits is not None and waits.graph.edges:
         seen.append(CasePart(at=Thing.WAITS, text="\n".join(wait_lines(waits)[:_MOST_WAITS])))

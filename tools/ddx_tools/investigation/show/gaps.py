@@ -22,7 +22,10 @@ _UNUSED = {
 
 
 def unused(findings: Iterable[Finding]) -> list[Missing]:
-    """What findings say about material that was read, but shows nothing about this run of the job."""
+    """Return, as gaps, the material that was read but shows nothing about this run, with the reason.
+
+    Examples are flight records left out of the comparison or written by another version.
+    """
     return [
         Missing(what=one.summary.rstrip("."), why_it_matters=_UNUSED[one.code])
         for one in findings
@@ -31,7 +34,10 @@ def unused(findings: Iterable[Finding]) -> list[Missing]:
 
 
 def still_missing(store: Store, missing: Sequence[Missing]) -> list[Missing]:
-    """The gaps that no other source fills, such as a record in a file or a stack from the user."""
+    """Return the gaps that remain after other sources are considered.
+
+    A missing flight record or stack of a rank is dropped if the store has one of that rank from elsewhere.
+    """
     if not missing:
         return []
     held = [(pattern, {row["rank"] for row in store.query(query)}) for pattern, query in _HELD]

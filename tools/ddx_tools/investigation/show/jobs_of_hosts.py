@@ -29,7 +29,10 @@ JobsByRank = Mapping[tuple[str, int], Sequence[JobThere]]
 
 
 def jobs_by_rank(store: Store) -> JobsByRank:
-    """The jobs of hosts that run several; empty if every host runs at most one."""
+    """Map (host, rank) to the jobs that have that rank there, for hosts that run several jobs.
+
+    Empty if every host runs at most one job.
+    """
     by_host: dict[str, list[list[dict[str, Any]]]] = defaultdict(list)
     for members in by_job(store):
         if members[0]["host"] and any(row["role"] == "rank" for row in members):

@@ -38,7 +38,11 @@ def readable_lines(data: bytes) -> list[str] | None:
 
 
 def around(text: Sequence[str] | None, path: str, line: int | None, count: int = 1) -> list[NumberedLine]:
-    """The same of the lines from `readable_lines`."""
+    """Return the numbered lines around a line of a file, or its first lines if `line` is None.
+
+    `text` is the result of `readable_lines`; None means a database, for which one line with a hint is returned. `count`
+    lines from `line` (1-based) are in the middle. Raises UsageError if the file has no such line.
+    """
     if text is None:
         return [(None, f"a database, which has no lines; what ddx reads in it: ddx profile {path}")]
     first = max(1, line - _AROUND) if line else 1

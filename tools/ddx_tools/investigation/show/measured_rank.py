@@ -42,7 +42,10 @@ _FINGERPRINTS = "SELECT count(*) AS lines, min(step) AS low, max(step) AS high F
 
 
 def measured(store: Store, rank: int) -> Iterator[str]:
-    """Lines about one rank; none if nothing was measured of it."""
+    """Yield text lines on what was measured about one rank; none if nothing was.
+
+    They cover trace steps and collectives, sampled stacks, memory and lines with fingerprints of values.
+    """
     yield from _traced(store, rank)
     for row in store.query(_SAMPLED, [rank]):
         place = f"{row['file']}:{row['line']} {row['function']}" if row["file"] else row["activity"]

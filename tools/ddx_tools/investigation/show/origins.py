@@ -14,7 +14,10 @@ _SERVER = re.compile(r'\["(https?://[^"]{1,600})"')
 
 
 def origins(journal: Sequence[JournalEntry]) -> dict[str, str]:
-    """For each raw file, the command or path that shows the same on the host."""
+    """Map each raw file of a bundle to what produced it on the host.
+
+    This is a command such as `py-spy dump --pid 812`, a path, a URL, or the agent that was asked.
+    """
     return {entry.path: _origin(entry) for entry in journal if entry.path}
 
 

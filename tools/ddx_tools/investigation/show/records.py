@@ -20,9 +20,10 @@ _LABEL = "CASE WHEN coalesce(g.description, '') IN ('', 'undefined') THEN g.name
 
 
 def entries(store: Store, condition: str, values: Sequence[Any]) -> list[dict[str, Any]]:
-    """The recorded operations that meet an SQL condition, with the `label` and `members` of their group.
+    """Return the flight record entries that meet an SQL condition, as rows with their group.
 
-    They come from the valid dumps, with each rank's call sites merged; without that analysis, from all dumps.
+    `label` is the group's name and `members` its ranks; `values` fill the condition's placeholders. Rows come from the
+    view `recorded` (valid dumps, call sites merged), or from all dumps if it does not exist.
     """
     if not store.holds_any(["fr_entries"]):
         return []
@@ -134,7 +135,10 @@ _WHOLE = ("default_pg", "0")
 
 
 def made_at(store: Store, label: str) -> str:
-    """`axis tp of init_device_mesh at train.py:31 main`; "" if no program text says it, or several lines may."""
+    """Return where the program creates a process group: `axis tp of init_device_mesh at train.py:31 main`.
+
+    `label` is the group's name. Returns "" if no source text shows the place, or if several lines may be it.
+    """
     if label in _WHOLE or not label:
         return ""
     axis = label.removeprefix(_MESH)

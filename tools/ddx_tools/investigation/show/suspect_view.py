@@ -37,7 +37,10 @@ class Sight:
 
 
 def sight_of(store: Store, said: Diagnosis, frameworks: Collection[str]) -> Sight:
-    """Build the views of an answer's suspects from the rows."""
+    """Build what a diagnosis shows about its suspects: a comparison with peers and program lines.
+
+    It also holds a suggested diff. `frameworks` are those the job uses, whose fixes are considered.
+    """
     ranks = _blamed(said)
     differs = beside(store, ranks, said.victims.ranks) if len(ranks) <= _MOST_SUSPECTS else None
     places = [*said.culprits.locations, *(place for suspect in said.suspects for place in suspect.locations)]
@@ -70,7 +73,11 @@ _LONGEST = 160
 
 
 def around(store: Store, place: Location) -> SourceLines | None:
-    """Three program lines with the place in the middle, and its guard line; None if the text is not available."""
+    """Return the program line at a location with the lines before and after it.
+
+    The line of the innermost enclosing condition, loop or block is added as `guard`. None if the location has no line
+    or the store lacks the source text.
+    """
     if place.line is None:
         return None
     rows = store.query("SELECT text FROM sources WHERE file = ? LIMIT 1", [place.file])

@@ -122,11 +122,17 @@ class EntryColumns:
         return first, max(numbers)
 
     def latest_ns(self) -> int | None:
-        """The latest time in any entry."""
+        """The latest time at which any entry was created, started or completed.
+
+        Wall clock of the recording host, in nanoseconds since the epoch; None if no time is known.
+        """
         return max((max(self.numbers[name], default=0) for name in TIMES), default=0) or None
 
     def last_call_ns(self) -> int | None:
-        """The time of the latest call. Older operations may have been seen to end later."""
+        """The time at which the newest operation was enqueued; None if unknown.
+
+        Wall clock of the recording host, in nanoseconds since the epoch. Earlier operations can end later.
+        """
         return max(self.numbers["created_ns"], default=0) or None
 
 
@@ -187,7 +193,10 @@ class _Shared:
         self._room_for_paths = Room(_MAX_PATH_FRAMES)
 
     def kinds_of(self, keys: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> Iterator[int]:
-        """Yield the kind number of each entry, given its values for some keys of `_SHARED`."""
+        """Yield for each entry the number of its combination of group, call and progress.
+
+        `rows` has the values of each entry for `keys`, a part of `_SHARED`; equal combinations get one number.
+        """
         known: dict[bytes, int] = {}
         for row in rows:
             try:

@@ -47,8 +47,10 @@ class Allocation:
 
     @property
     def degrees(self) -> dict[str, int]:
-        """The degrees, as the backend's engine names them. Experts have tensor parallelism only if the string gives
-        it."""
+        """Map the backend's names of parallel dimensions (`dp`, `tp`, `pp`, …) to their sizes.
+
+        Dimensions that the string does not give have size 1. That includes the tensor parallelism of experts.
+        """
         sizes = {letter: self.sizes.get(letter, 1) for letter in "dtpce"}
         ffn = self.expert_sizes or {}
         if self.backend == "fsdp":
@@ -125,8 +127,9 @@ _GPUS = re.compile(r"(?<![\w.])(?:cluster\.)?n_gpus_per_node\s*[:=]\s*(\d{1,4})(
 
 
 def claimed(text: str) -> Claimed | None:
-    """Return the sizes of an allocation and its cluster, if a file or command sets each exactly once; else None.
+    """Return how many GPUs an AReaL `allocation_mode` needs and how many its cluster has.
 
+    `text` is a configuration file or command. None unless it gives mode, hosts and GPUs per host without contradiction.
     Engines after `+` have their own GPUs, those after `|` share GPUs; experts are spread over the GPUs of the others.
     """
     modes = [*_MODE.finditer(text)]

@@ -56,7 +56,10 @@ HELP = "Write them outermost first, with -1 for the remainder: --dims pp=2,dp_sh
 
 
 def parse_dims(text: str) -> list[MeshSetting]:
-    """Return the dimensions in the given order. Raises `UsageError` for invalid or repeated ones."""
+    """Parse mesh dimensions such as `dp=4,tp=2` (also with `:`, or blanks between them), in order.
+
+    One size may be -1, for the remainder. Raises `UsageError` for invalid or repeated dimensions.
+    """
     found: dict[str, MeshSetting] = {}
     for part in filter(None, re.split(r"[,\s]+", re.sub(r"\s*([=:])\s*", r"\1", text.strip()))):
         pair = _PAIR.fullmatch(part)

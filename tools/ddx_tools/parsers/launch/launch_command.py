@@ -39,7 +39,11 @@ class CommandLayer:
 
 
 def layers_of(words: Sequence[str]) -> list[CommandLayer]:
-    """Return the layers of a command; empty if it has neither a known launcher nor a degree of parallelism."""
+    """Split a command line into its nested programs, outermost first, each with its own options.
+
+    Example: srun, torchrun, then the training script. `words` are the words of the command. Empty if it has neither a
+    known launcher nor a degree of parallelism.
+    """
     layers: list[CommandLayer] = []
     rest = list(words)
     while rest and len(layers) < _MOST_LAYERS:

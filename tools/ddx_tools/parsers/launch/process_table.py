@@ -124,7 +124,10 @@ class ProcessFacts:
 
 
 def parse_process_text(text: str) -> dict[int, ProcessFacts]:
-    """Return facts by pid from any text; later values win."""
+    """Map each pid in pasted `ps` output and `/proc` files to its state and kernel wait function.
+
+    Any text is accepted. If a process occurs several times, the last known values count.
+    """
     found: dict[int, ProcessFacts] = {}
     for _, facts in _facts(text.splitlines()[:_LIMIT]):
         found[facts.pid] = facts.over(found.get(facts.pid))

@@ -39,7 +39,11 @@ class RankGroup:
 
 
 def rank_groups(table: ProcessTable, knowledge: LauncherKnowledge) -> list[RankGroup]:
-    """Return the ranks in groups that belong together, by their process-group variables and their ancestors."""
+    """Find the ranks among the processes of a host and return them by job.
+
+    Ranks belong to one job if they share a launcher process, master address and world size, or if one Python program
+    spawned them. Groups with one address and different ranks are merged.
+    """
     spawned = _spawned_groups(table, knowledge)
     taken = {process.pid for group in spawned for process, _ in group.ranks}
     taken |= {root.pid for group in spawned for root in group.roots}

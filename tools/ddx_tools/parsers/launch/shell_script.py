@@ -163,7 +163,10 @@ class _Reader:
                 self._values |= dict.fromkeys(_TOLD_BY_SLURM.get(directive.option, ()), directive.value)
 
     def visit(self, node: Node, certain: bool, depth: int = 0) -> None:
-        """Visit a statement and those inside it."""
+        """Record the assignments and commands in a syntax node and in all nodes below it.
+
+        `certain` is whether the node is outside all conditions, loops and functions.
+        """
         kind = node.type
         if depth > _MOST_DEPTH or len(self._script.commands) >= _MOST_COMMANDS or kind in _NOT_HERE:
             return

@@ -41,7 +41,7 @@ def is_known(text: str) -> bool:
 
 
 def hole(text: str) -> str:
-    """Return an unknown piece of a word, marked as such."""
+    """Return a part of a word that only running the script would determine, between hole markers."""
     return f"{HOLE}{' '.join(shown(text).split())[:100]}{HOLE_END}"
 
 

@@ -105,7 +105,10 @@ class Matters:
 
 
 def lines_that_matter(lines: pa.BinaryArray, *, is_first: bool) -> Matters:
-    """Return the lines of a block that can matter; `is_first`: the log begins with this block."""
+    """Find the lines of a block that may start a message or that report progress, and count templates.
+
+    The result has their indices in `lines`. With `is_first` (the block that begins the log), more progress is sampled.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

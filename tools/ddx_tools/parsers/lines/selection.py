@@ -57,16 +57,25 @@ class Allowance:
 
     @property
     def is_spent(self) -> bool:
-        """Whether so much was read that readers are no longer followed."""
+        """Whether the budget for reading a log's waking lines one by one is used up.
+
+        Waking lines are those that may start a message.
+        """
         return self.waking >= _MOST_WAKING
 
     def of_waking(self, count: int, distinct: int) -> int:
-        """Return how many of a block's waking lines to read."""
+        """Return how many of a block's waking lines (which may start a message) to read.
+
+        `count` is how many the block has; `distinct` is how many of these differ.
+        """
         least = _ALL_READ if self.waking < _AMPLE else _FEW_READ
         return min(count, max(least, min(distinct, _MOST_WAKING - self.waking)))
 
     def of_progress(self) -> int:
-        """Return how many ends of progress kinds to read in a block other than the last."""
+        """Return how many first and how many last lines of progress kinds to read in a block.
+
+        It shrinks with what was read before, down to a minimum. The last block of a log has no such limit.
+        """
         return max(_PROGRESS_READ, _MOST_PROGRESS - self.progress)
 
 
@@ -123,7 +132,10 @@ class LineSelection:
         return templates_of_pieces([bytes(piece) for piece in self._pieces])
 
     def line(self, place: int, most_bytes: int) -> tuple[int, bytes]:
-        """Return a line's number and its unchanged bytes, not yet redacted."""
+        """Return the line number and the bytes, cut to `most_bytes`, of the piece at an index.
+
+        `place` counts pieces between line ends and carriage returns. The bytes are not redacted.
+        """
         piece = self._pieces[place]
         text = piece if isinstance(piece, bytes) else piece.as_py()
         return self._number(place, self._begins[place] + place), text[:most_bytes].rstrip(BREAK)
@@ -134,8 +146,11 @@ class LineSelection:
         return {end.kind for end in self._matters.ends} if self._matters else set()
 
     def choose(self, allowance: Allowance, following: set[bytes]) -> None:
-        """Choose the lines to read, given what was read before and the kinds of progress that continue in the next
-        block."""
+        """Choose which lines of this block to read one by one.
+
+        `allowance` is the budget of the whole log, and is updated. `following` holds the kinds of progress lines in the
+        next block, whose last line here need not be read.
+        """
         matters = self._matters
         if matters is None:
             return
@@ -170,12 +185,18 @@ class LineSelection:
         return [*head, *tail, *chain.from_iterable(around)]
 
     def next_place(self, place: int) -> int | None:
-        """Return the first piece that matters, at or after this place."""
+        """Return the index of the first chosen piece at or after `place`; None if there is none.
+
+        Pieces are the parts of the block between line ends.
+        """
         at = bisect_left(self._places, place)
         return self._places[at] if at < len(self._places) else None
 
     def goes_on_at(self, place: int) -> int | None:
-        """Return where reading continues, for a piece in a skipped part far after the last one that matters."""
+        """Return the index of the piece to jump to, if the reader is far into a skipped part.
+
+        `place` is the index of the current piece. None means to go on with the next one.
+        """
         if place not in self._gap:
             return None
         at = bisect_right(self._places, place)

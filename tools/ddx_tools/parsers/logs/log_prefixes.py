@@ -105,7 +105,10 @@ class Labels:
         self.is_rank = self.pattern in (_TASK, _BRACKETED_TASK) and not _ONE_TASK_MANY_RANKS.search(head)
 
     def take(self, prefix: Prefix, raw: str) -> None:
-        """Read the label at the start of a line."""
+        """Read the host or task label of a line into `prefix`, and move its end behind the label.
+
+        `raw` is the whole line. Nothing happens if the log has no such labels.
+        """
         if self.pattern is None or not (found := self.pattern.match(raw, prefix.end)):
             return
         prefix.end = found.end()

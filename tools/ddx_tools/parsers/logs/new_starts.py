@@ -51,7 +51,11 @@ class NewStart:
 
 
 def new_start(line: LogLine) -> NewStart | None:
-    """Return the start in a line; None if there is none. That of a command or a launcher may be the first start."""
+    """Return the start or restart of the job that a log line shows; None if it shows none.
+
+    A scheduler's requeue is a restart; its node failures and preemptions count only if steps follow. A traced command
+    or a launcher's message may be the first start.
+    """
     text = line.text
     if " DUE TO " in text and (found := _REQUEUED.search(text)):
         return NewStart(line.number, if_steps_follow=found["why"] != "JOB REQUEUE")

@@ -40,7 +40,10 @@ class JsonText:
         self.text = text
 
     def objects(self, beginning: re.Pattern[str]) -> Iterator[JsonPart]:
-        """Yield the objects after each match of an expression, up to the first one that is cut off or is no object."""
+        """Yield the JSON objects that follow each match of `beginning`, usually the start of an array.
+
+        After each match, reading ends at the first value that is cut off or is no object.
+        """
         at = objects = 0
         for _ in range(_MOST_ARRAYS):
             if not (found := beginning.search(self.text, at)):
@@ -61,7 +64,11 @@ class JsonText:
         return JsonPart(value, start, end) if isinstance(value, dict) else None
 
     def line(self, part: JsonPart, value: object = None) -> TextLine:
-        """Return the line of a part that holds a text, else its first line; a long line begins at the key."""
+        """Return the line of the text in which a JSON object contains a string value, with its number.
+
+        Without a string, or if it is not found, this is the object's first line. A long line is cut to begin at the
+        key.
+        """
         at = part.start
         if isinstance(value, str):
             word = json.dumps(value[:_WORD_CHARS], ensure_ascii=False)

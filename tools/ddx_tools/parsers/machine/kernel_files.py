@@ -60,7 +60,10 @@ class _Directory:
         return self.files[name][0][1].strip() if name in self.files else None
 
     def line(self, *names: str) -> TextLine:
-        """Return the first line of the first of these files that was read."""
+        """Return where a value was read: the first line of the first named file that the text contains.
+
+        At least one of the files must have been read.
+        """
         return next(self.files[name][0][0] for name in names if name in self.files)
 
     def counters(self, name: str) -> dict[str, int]:

@@ -34,7 +34,10 @@ _ENDPOINTS = tuple(f"{kind} controller" for kind in ("VGA compatible", "3D", "In
 
 
 def read_lspci(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Yield ACS settings and link states, each with the device above it."""
+    """Yield the ACS settings of bridges and the PCIe link states of accelerators and network devices.
+
+    Each fact names the PCI device under whose heading `lspci` printed it, if it did.
+    """
     device: re.Match[str] | None = None
     possible: int | None = None
     for line in lines:

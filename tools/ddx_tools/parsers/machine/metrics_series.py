@@ -84,7 +84,11 @@ class _Answer(msgspec.Struct):
 
 
 def series_text(answer: bytes, step_s: float) -> bytes:
-    """The series of a server's answer as lines, after its warnings. Raises UnreadableInput."""
+    """Convert a Prometheus server's JSON answer to text, one line per series, after its warnings.
+
+    `step_s` is the interval of the query in seconds; values further apart than 1.5 steps are a gap. Raises
+    UnreadableInput for a failure or any other answer.
+    """
     try:
         found = msgspec.json.decode(answer, type=_Answer)
         if found.status != "success" or found.data is None or found.data.resultType != "matrix":
@@ -99,7 +103,7 @@ def series_text(answer: bytes, step_s: float) -> bytes:
 
 
 def error_of(answer: bytes) -> str:
-    """The words of a failure in an answer; empty if there are none."""
+    """Return the error message in a Prometheus server's answer; empty if it has none."""
     try:
         return _one_line(msgspec.json.decode(answer, type=_Answer).error)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -124,7 +128,7 @@ def warnings_of(data: bytes) -> list[str]:
 
 
 def clock(time_s: float) -> str:
-    """A time in the form of the lines: `2026-11-28T02:46:40Z`."""
+    """Format seconds since the epoch as UTC, to the second: `2026-11-28T02:46:40Z`."""
     return f"{dt.datetime.fromtimestamp(round(time_s), dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -35,7 +35,7 @@ _REFUSED = re.compile(
 
 
 def read_packages(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Yield the stated versions, in order."""
+    """Yield one fact for each NVIDIA driver or fabric manager version in the lines, in order."""
     for line in lines:
         if found := _REFUSED.search(line.text):
             for subject in ("manager", "driver"):

@@ -26,7 +26,10 @@ _MOST_COLUMNS = 256
 
 
 def read_topology(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Yield the cells of every matrix, each pair of GPUs once."""
+    """Yield how GPUs and network devices are connected, by the matrices of `nvidia-smi topo`.
+
+    One fact for each pair; each pair of GPUs occurs once per matrix.
+    """
     names: list[str] = []
     for line in lines:
         if heading := _HEADING.match(line.text):

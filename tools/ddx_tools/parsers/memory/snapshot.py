@@ -203,8 +203,11 @@ class _Owners:
         self._of_frame: dict[int, tuple[str, Place | None]] = {}
 
     def of(self, frames: list[Any]) -> tuple[str, Place]:
-        """Return (holder, place) of frames, innermost first. Frames are shared, so their identity is enough while they
-        live."""
+        """Return what a block of GPU memory holds, such as parameters, and the user's line behind it.
+
+        `frames` is the stack of its allocation, innermost first. Without frames, the holder is `unknown`; without a
+        user frame, the line is empty. Results are cached by identity, so frames must stay alive.
+        """
         key = tuple(map(id, frames[:_MOST_FRAMES]))
         if key not in self._known:
             read = [self._frame(frame) for frame in frames[:_MOST_FRAMES] if isinstance(frame, dict)]

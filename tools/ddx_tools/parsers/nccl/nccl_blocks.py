@@ -204,12 +204,15 @@ def no_operations() -> Any:
 
 
 def values_of(table: Any, name: str) -> list[bytes]:
-    """Return the distinct words of a column."""
+    """Return the distinct words of a dictionary-encoded column of an operations table.
+
+    `codes_of` gives the index into this list for each row.
+    """
     column = table[name].chunk(0)
     values: list[bytes] = column.dictionary.to_pylist()
     return values
 
 
 def codes_of(table: Any, name: str) -> Any:
-    """Return, for each row, the index of its distinct word, as an Arrow array."""
+    """Return an Arrow array with each row's index into `values_of`, for a dictionary-encoded column."""
     return table[name].chunk(0).indices

@@ -44,7 +44,11 @@ class Iperf3Run:
 
     @property
     def usual_share_sent_again(self) -> float | None:
-        """The share in the median interval, so that a moment when a host was busy does not count. None if unknown."""
+        """Return the median, over the one-second intervals, of the share of TCP segments retransmitted.
+
+        A short burst on a busy host does not change it. Without counts per interval, it is the share of the whole test;
+        None if that is unknown too.
+        """
         return statistics.median(self.shares_sent_again) if self.shares_sent_again else self.share_sent_again
 
     @property

@@ -24,7 +24,10 @@ _UNANSWERED = ("INCOMPLETE", "FAILED")
 
 
 def read_neighbours(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Yield the hosts that were queried on the local network, in order."""
+    """Yield a `neighbour` fact for each address in an ARP or neighbour table, in line order.
+
+    Its value `answers` is whether that host on the local network answered the address query at all.
+    """
     for line in lines:
         if found := _ARP.match(line.text):
             yield HostFact("neighbour", found["address"], line, {"answers": bool(int(found["flags"], 16) & _COMPLETE)})

@@ -34,7 +34,10 @@ class Route:
 
 
 def read_route(data: bytes) -> Route | None:
-    """Return the route; None if there is none."""
+    """Return the device, source, gateway and MTU that `ip route get ADDRESS` printed.
+
+    None if the output holds no route.
+    """
     text = data[:4_096].decode("utf-8", "replace")
     way = _WAY.match(text)
     if way is None:

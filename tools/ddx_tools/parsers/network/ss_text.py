@@ -37,7 +37,11 @@ _COUNTERS_CHARS = 120
 
 
 def read_sockets(lines: Sequence[TextLine]) -> Iterator[HostFact]:
-    """Yield connections that wait for something, and the connected address pairs, in order."""
+    """Yield facts from the output of `ss -tinp`.
+
+    First each TCP connection with unread or unacknowledged bytes, or with retransmissions. Then one fact for each pair
+    of addresses with established connections, with the sum of their bytes.
+    """
     pairs: dict[tuple[str | None, str, str], HostFact] = {}
     for socket in _connections(lines):
         yield from _waiting(socket)

@@ -71,7 +71,10 @@ class Flow:
 
 
 def read_flows(data: bytes) -> list[Flow]:
-    """Return the connections, ordered by first packet; lines without these fields are skipped."""
+    """Return the TCP connections in the output of `tshark -T fields`, ordered by their first packet.
+
+    Lines that do not consist of the requested `FIELDS` are skipped.
+    """
     flows: dict[int, Flow] = {}
     for number, cells in _rows(data):
         packet = _packet(cells)

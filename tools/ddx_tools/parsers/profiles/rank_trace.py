@@ -122,7 +122,10 @@ class RankTrace:
         self.updates.setdefault(name[:MOST_NAME], []).append(end_ns)
 
     def cut_at_updates(self) -> None:
-        """Without marked steps, add those between the ends of consecutive optimizer steps."""
+        """Derive training steps from the recorded ends of optimizer steps, if the trace marks no steps itself.
+
+        Each added step lasts from the end of one optimizer step to the end of the next.
+        """
         if not self.updates or Busy.STEP in self.intervals.what:
             return
         self.steps_by = "optimizer"
@@ -158,7 +161,10 @@ _known: dict[tuple[str, str], bool] = {}
 
 
 def is_named(name: str, which: str) -> bool:
-    """Whether a name is of this kind; cached, because names repeat by the million."""
+    """Whether a name in a trace matches the regular expression `which` of knowledge/kernels.yaml.
+
+    Results are cached, because names repeat by the million.
+    """
     key = (which, name[:MOST_NAME])
     if key not in _known:
         if len(_known) > _MOST_NAMES:
@@ -185,8 +191,11 @@ def _collectives() -> dict[str, tuple[str, str, str]]:
 
 
 def collective_of(name: str) -> tuple[str, str, str]:
-    """Return, for an operation's name in c10d, Gloo or NCCL: torch's name, `in` or `out` for its size, its `bus`
-    factor."""
+    """Return (torch's name, size tensor, bus factor) of an operation that c10d, Gloo or NCCL names.
+
+    The size tensor is `in`, `out` or `none`: the tensor whose bytes count as the operation's size. The bus factor is a
+    word that `bus_factor` turns into a number. For an unknown name: the name itself, `in`, `equal`.
+    """
     return _collectives().get(name, (name[:60] or "unknown", "in", "equal"))
 
 

@@ -45,7 +45,7 @@ class Braid:
         self._last_number = first.last_line
 
     def begins(self, traceback: Traceback) -> None:
-        """Add a traceback after another header."""
+        """Add a new traceback, whose header line appeared while other tracebacks were still unfinished."""
         self._last_number = traceback.line
         if len(self._open) < _STRAND_LIMIT:
             self._open.append(traceback)
@@ -56,7 +56,7 @@ class Braid:
         return len(self._open) <= self._unplaced
 
     def is_silent(self, number: int) -> bool:
-        """Return whether nothing was added for so long that nothing more will follow."""
+        """Whether line `number` is so far below the last traceback line that none will follow."""
         return number - self._last_number > _SILENCE_LINES
 
     def finished(self) -> list[Traceback]:
@@ -64,14 +64,20 @@ class Braid:
         return [*self._done, *(traceback for traceback in self._open if id(traceback) not in self._lost)]
 
     def frame(self, number: int, frame: TracebackFrame) -> None:
-        """Add a line that names a frame."""
+        """Append a frame, read from line `number`, to the open traceback that it continues.
+
+        If it could continue several different ones, none gets it.
+        """
         self._last_number = number
         chosen = self._chosen(self._open, lambda history: _follows(frame, history), certain=3)
         if chosen and len(chosen.frames) < _FRAME_LIMIT:
             chosen.frames.append(frame)
 
     def code(self, number: int, text: str) -> None:
-        """Add a line of source code."""
+        """Attach a line of source code to the open traceback whose last frame still lacks its code.
+
+        `number` is the line's number. If the text could belong to several different frames, none gets it.
+        """
         self._last_number = number
         waiting = [traceback for traceback in self._open if traceback.frames and not traceback.frames[-1].code]
 
@@ -86,7 +92,11 @@ class Braid:
             self._codes[last.file, last.line] = text
 
     def exception(self, number: int, raw: str, name: str, message: str) -> None:
-        """Add a line that names an exception."""
+        """End the open traceback to which an exception line belongs, and store the exception in it.
+
+        `number` and `raw` are the line's number and text. If it could belong to several, a new traceback with their
+        shared frames gets it. Lines that only resemble an exception are ignored.
+        """
         self._last_number = number
         candidates = [traceback for traceback in self._open if traceback.frames]
         # "Loss: 0.5" also looks like one.

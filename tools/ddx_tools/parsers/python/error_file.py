@@ -53,7 +53,11 @@ class ExitNote:
 
     @property
     def asked_code(self) -> int | None:
-        """The exit code it asked for, if that means failure; it may have been killed before it exited."""
+        """Return the exit code (0 to 255) with which the rank called `sys.exit`.
+
+        None if it made no such call or asked for success. The process may have ended otherwise, if it was killed before
+        it exited.
+        """
         words = self.traceback.message.strip() if self.traceback else ""
         if words in ("", "None", "0", "False"):
             return None

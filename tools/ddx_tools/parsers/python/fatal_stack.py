@@ -85,7 +85,7 @@ class FatalStackReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether a block has begun."""
+        """Whether the reader is inside a "Fatal Python error" block, so that the next line may belong to it."""
         return self._current is not None
 
     def feed(self, line: LogLine) -> tuple[bool, FatalStack | None]:

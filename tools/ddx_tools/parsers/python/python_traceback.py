@@ -80,7 +80,7 @@ class TracebackReader:
 
     @property
     def in_frames(self) -> bool:
-        """Whether the next line may be source code."""
+        """Whether the reader is among the frames of a traceback, so that the next line may be source code."""
         return self._state in (self._in_frames, self._in_braid)
 
     def feed(self, line: LogLine) -> list[Traceback]:

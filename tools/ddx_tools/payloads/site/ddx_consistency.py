@@ -56,7 +56,11 @@ class Recorder:
         self.called = False
 
     def wants(self, step: int) -> bool:
-        """Whether this step was requested."""
+        """Whether the requested steps include this one.
+
+        They come from the environment variable DDX_CONSISTENCY: numbers, ranges such as `0-4`, and `/100` for every
+        hundredth step.
+        """
         for part in self.steps.split(","):
             first, _, last = part.strip().partition("-")
             if first.startswith("/") and step % int(first[1:]) == 0:
@@ -66,7 +70,10 @@ class Recorder:
         return False
 
     def look(self, step: int, model: Any, optimizer: Any, batch: Any, values: Dict[str, Any]) -> None:
-        """Write the lines of one step and prepare for the next."""
+        """Write the fingerprints of this step, if it was requested, and hook the model if the next step is.
+
+        `values` maps names to further tensors.
+        """
         if self.wants(step):
             began = time.perf_counter()
             roots = [model] if model is not None else _roots(optimizer)

@@ -56,7 +56,10 @@ class FingerprintStep:
         return sorted({rank for names in self.prints.values() for of_rank in names.values() for rank in of_rank})
 
     def of(self, what: str) -> dict[str, dict[int, Print]]:
-        """Return the tensors of a kind by name and rank, in the order they were written."""
+        """Return the fingerprints of one kind: tensor name to rank to fingerprint.
+
+        `what` is a kind such as `parameter` or `gradient`. Names are in the order in which they were written.
+        """
         found = self.prints.get(what, {})
         return dict(sorted(found.items(), key=lambda item: min(each.position for each in item[1].values())))
 

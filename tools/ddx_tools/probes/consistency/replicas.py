@@ -27,7 +27,10 @@ class Replicas:
         }
 
     def sets(self, what: str, name: str, of_rank: Mapping[int, Print]) -> list[list[int]]:
-        """Return the sets of at least two ranks that must agree on a tensor."""
+        """Return the sets of ranks, each of at least two, that must hold equal values of one tensor.
+
+        `what` and `name` are the tensor's kind and name; `of_rank` maps each rank to its fingerprint of it.
+        """
         if any(each.placements is not None for each in of_rank.values()):
             found = list(_by_coordinate(of_rank))
         elif self.wrapped:
@@ -46,7 +49,10 @@ class Replicas:
 
 
 def alike(what: str, of_rank: Mapping[int, Print]) -> list[list[int]]:
-    """Group the ranks whose fingerprints agree, the largest set first."""
+    """Group the ranks whose fingerprints of one tensor agree; return the largest set first.
+
+    `what` is the kind of tensor; `of_rank` maps each rank to its fingerprint.
+    """
     sets: list[list[int]] = []
     for rank, one in sorted(of_rank.items()):
         same = next((each for each in sets if _agree(what, of_rank[each[0]], one)), None)
@@ -99,8 +105,11 @@ _CUT, _WHOLE = "S(", "R"
 
 
 def misplaced(look: FingerprintStep) -> list[Finding]:
-    """Return a finding about the first misplaced parameter, if any. Plain tensors of one name may belong to pipeline
-    stages."""
+    """Return a finding about the first inconsistently sharded parameter; an empty list if there is none.
+
+    Ranks may have different placements or shapes of one DTensor, or its parts may not add up to the whole. Plain
+    tensors that share a name do not count: they may belong to different pipeline stages.
+    """
     for name, of_rank in look.of("parameter").items():
         lying = gathered(((one.placements, str(one.facts.get("shape"))), rank) for rank, one in of_rank.items())
         sets = sorted(lying.items(), key=lambda item: -len(item[1]))
@@ -178,7 +187,11 @@ class AttemptCalls:
         return []
 
     def left_out(self, ranks: Iterable[int]) -> str | None:
-        """Return why the gradients were not reduced, if the wrapper's fingerprint shows it."""
+        """Return why these ranks did not reduce their gradients: `past_wrapper` or `no_sync`.
+
+        The first: forward did not go through the data-parallel wrapper. The second: its gradient synchronisation was
+        off. None if the samples show neither.
+        """
         mine = [self._of_rank.get(rank, {}) for rank in ranks]
         if any(facts.get("past_wrapper") is True for facts in mine):
             return "past_wrapper"

@@ -45,7 +45,7 @@ def _once(findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def judged(store: Store) -> list[tuple[Environment, JudgedVariable]]:
-    """Return the questionable variables, each with its environment."""
+    """Return every variable whose setting is wrong or doubtful, each with the environment that sets it."""
     return [(one, word) for one in environments(store) for word in judge(one)]
 
 
@@ -214,7 +214,11 @@ _NO = frozenset({"0", "n", "no", "f", "false"})
 
 
 def not_diagnosable(environments: Sequence[Environment]) -> Iterator[Finding]:
-    """Yield a finding for each set of environments that lack the same settings which a diagnosis of a hang needs."""
+    """Yield findings about environments in which the next hang would leave little evidence.
+
+    Missing or off are the flight recorder, its dump at a timeout, or NCCL_DEBUG. Environments that lack the same
+    settings share a finding.
+    """
     lacking = gathered(
         (lacks, environment)
         for environment in environments

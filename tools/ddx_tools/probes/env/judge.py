@@ -41,7 +41,11 @@ _ON = frozenset({"1", "y", "yes", "t", "true"})
 
 
 def judge(environment: Environment) -> list[JudgedVariable]:
-    """Return all questionable variables, in the environment's order; good ones yield nothing."""
+    """Return the variables of an environment that are wrong or doubtful, with the problem and advice.
+
+    For example names that nothing reads, invalid values and contradictions. They are in the environment's order;
+    variables without a problem are left out.
+    """
     found = [judged for value in environment.values for judged in _one(value, environment)]
     found += contradictions(environment)
     return list({(one.name, one.shown, one.problem, one.with_): one for one in reversed(found)}.values())[::-1]

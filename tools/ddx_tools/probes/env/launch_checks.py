@@ -318,9 +318,10 @@ def setting(
     at: Option | Value | Layer | None = None,
     **more: Any,
 ) -> Finding:
-    """Build a `launch.setting` finding; `meaning` is one of the words that the code's documentation lists.
+    """Build a `launch.setting` finding about one option or variable that affects how a job starts.
 
-    Its evidence is the option's line, or that of `at`.
+    `meaning` is one of the words that the documentation of that finding code lists; `tool` is the program that reads
+    the option. The evidence is the line of `at` or, without it, the option's own.
     """
     name, value = option if isinstance(option, str) else option.name, None
     if not isinstance(option, str):

@@ -16,7 +16,10 @@ _VALUE_CHARS = 1_000
 
 
 def rows_of_file(found: Found, path: str, source: str) -> Rows:
-    """Return the rows of one file from the user."""
+    """Return the rows for the environments, launch options and versions that one submitted file contains.
+
+    `found` is its parsed content, `source` the name under which evidence cites it. The rows are keyed by table name.
+    """
     rows: Rows = {"env_values": [], "launch_options": [], "env_versions": []}
     named = file_identity(path).rank
     name = path.rsplit("/", 1)[-1]

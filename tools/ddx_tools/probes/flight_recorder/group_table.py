@@ -133,12 +133,16 @@ class _View:
 
     @property
     def differs(self) -> bool:
-        """Whether members do different things."""
+        """Whether members of the group differ: some are behind, lack a record, or are in another collective."""
         return self.is_odd or bool(self.behind or self.no_record)
 
     @property
     def priority(self) -> int:
-        """How telling the row is: 0 is the most."""
+        """Return the sort key of the row: the most informative rows have 0, the least 3.
+
+        0: members are in different collectives, or one is behind and waits for nothing; 1: other differences; 2:
+        members only wait; 3: none waits.
+        """
         return 0 if self.is_odd else 1 if self.differs else 2 if self.waiting else 3
 
     @property

@@ -155,9 +155,10 @@ _MAX_RANKS = 16
 
 
 def ranks_whose_frames_decide(store: Store) -> set[int]:
-    """Return the deviating ranks and two witnesses for each divergence; without any divergence, all ranks (at most 16).
+    """Return the ranks whose Python frames are worth reading, because reading them costs a rank time.
 
-    In a silent mispairing, the metadata agree: then only call sites show the difference.
+    For each mismatch or missing member in the metadata: the deviating ranks and two peers. Without any, all ranks (at
+    most 16): in a silent mispairing, only call sites show the difference.
     """
     records = store.derived(Records)
     divergences = [finding for finding in analyse_records(records) if finding.code in _DIVERGENCES]

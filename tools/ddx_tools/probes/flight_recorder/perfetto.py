@@ -140,7 +140,7 @@ class _Marks:
                     self._of_record.setdefault((whose, int(place["record"])), []).append(finding)
 
     def of(self, rank: int, record_id: int | None) -> Sequence[Finding]:
-        """Return the findings about one operation."""
+        """Return the failure findings that blame one operation: that of a rank's flight record with this id."""
         return () if record_id is None else self._of_record.get((rank, record_id), ())
 
 

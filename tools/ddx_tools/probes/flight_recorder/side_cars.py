@@ -26,7 +26,10 @@ class SideCars:
         self._members = 0
 
     def add(self, path: str, data: bytes) -> str | None:
-        """Add a side-car; return what is wrong with it, if anything."""
+        """Read a JSON file that describes a dump beside it, and keep what it states: rank, host, time, groups.
+
+        Return a text about what is damaged or was left out; None if nothing was, or if the file describes no dump.
+        """
         try:
             header = json.loads(data)
         except (ValueError, RecursionError):

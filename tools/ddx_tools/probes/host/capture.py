@@ -280,7 +280,11 @@ class HostQueries:
         self.not_recorded: NotRecorded | None = None
 
     def ask(self, what: str, question: Callable[[], Reply], kind: str = ANSWER, *, absent: bool = True) -> Reply | None:
-        """Ask a question and keep the answer; None if there is none, which is recorded if `absent` is set."""
+        """Run a query on the host and keep its reply among the raw items under `kind`.
+
+        None if the host gives no answer; unless `absent` is False, that is recorded as unavailable under the name
+        `what`.
+        """
         try:
             reply = question()
         except NotRecorded as error:
@@ -330,7 +334,7 @@ _WHY = "What it says about the machine is unknown."
 
 
 def read_files(host: Host, paths: Sequence[str]) -> Raw:
-    """Capture the files that contain a text about a machine."""
+    """Capture those of the user's files that hold output about a machine, such as `dmesg`."""
     raw = Raw(host.name)
     taken = intake_of(host, paths)
     taken.note_gaps(raw, _WHY)

@@ -9,9 +9,10 @@ from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 
 def hang_flag_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Yield who has an overdue operation and who has none; a rank that is late has not started what its peers wait in.
+    """Yield one finding about ranks with an overdue operation, and one about ranks without any.
 
-    Of several pages, the last one about a rank counts.
+    xpu_timer's metrics show this; nothing is yielded if no operation is overdue. A rank without any may be late for
+    what its peers wait in. Of several pages, the last one about a rank counts.
     """
     flags = {fact.values["rank"]: fact for fact in of_topic(facts, "hang_flag")}
     overdue = {rank: flag for rank, flag in sorted(flags.items()) if flag.values["overdue"]}

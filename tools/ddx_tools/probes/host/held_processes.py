@@ -20,7 +20,11 @@ _WORDS = {"T": "is stopped by a signal", "t": "is stopped by a debugger", "D": "
 
 
 def held_process_findings(store: Store, facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Yield a finding for each such rank without a submitted stack, which would show more."""
+    """Yield a finding for each rank whose process a listing shows as stopped or uninterruptible.
+
+    Uninterruptible: asleep in a kernel call that signals cannot end. Ranks with a submitted stack are left out, because
+    the stack shows more.
+    """
     held = of_topic(facts, "held_process")
     if not held:
         return

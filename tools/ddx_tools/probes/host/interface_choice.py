@@ -40,7 +40,10 @@ class InterfaceChoice:
 
 
 def interface_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Yield findings about the choices on every captured host, and about names that resolve to loopback."""
+    """Yield findings about the network interface that NCCL and Gloo choose on each captured host.
+
+    Also about host names that resolve to loopback. Hosts whose interfaces or name were not captured are skipped.
+    """
     for of_host in by_host(facts).values():
         interfaces = list({fact.subject: fact for fact in of_topic(of_host, "interface")}.values())
         names = of_topic(of_host, "host_name")

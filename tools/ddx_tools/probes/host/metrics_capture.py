@@ -93,7 +93,7 @@ class _Query:
     the window's own steps; 0: only the moment at which it stopped."""
 
     def times(self, window: Window) -> dict[str, float]:
-        """The times to ask for."""
+        """Return the start, end and step (in seconds) of the range query to send for this window."""
         if self.steps is None:
             return {"start_s": window.start_s, "end_s": window.end_s, "step_s": window.step_s}
         start_s = window.start_s if self.steps else window.counted_s

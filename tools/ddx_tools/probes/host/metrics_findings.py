@@ -24,7 +24,10 @@ _WORDS = {
 
 
 def metrics_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
-    """Yield findings about OOM kills, hosts that stopped answering, and what decides nothing."""
+    """Yield findings about OOM kills, hosts whose exporters stopped answering, and other changed metrics.
+
+    The last are listed for information only: they do not show why the job stopped.
+    """
     for kills in of_topic(facts, "oom_kills"):
         many = kills.values["kills"]
         yield finding(

@@ -75,11 +75,17 @@ class _Job:
         return host_of_labels(one.labels, self.known)
 
     def counts(self, at_s: float) -> bool:
-        """Whether something at this time may have stopped the job."""
+        """Whether an event at this time (seconds since the epoch) may have stopped the job.
+
+        False for times more than 60 s after the last rank stopped, and if the job's hosts are unknown.
+        """
         return bool(self.known) and at_s <= self.window.counted_s
 
     def began(self, one: Series) -> bool:
-        """Whether a series has no earlier values because it was zero or absent, not because nobody read it."""
+        """Whether a series really began at its first value, with zero or nothing before.
+
+        True only if its exporter was up one step earlier; otherwise earlier values may just not have been collected.
+        """
         before_s = one.runs[0].first_s - self.window.step_s
         runs = self.up.get(one.labels.get("instance", ""), ())
         return any(run.value == 1 and run.first_s <= before_s <= run.last_s for run in runs)

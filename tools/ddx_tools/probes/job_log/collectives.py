@@ -224,7 +224,10 @@ _ASPECTS: tuple[Aspect, ...] = ("operation", "shape", "dtype")
 
 
 def fingerprint_parties(events: list[LogEvent], enclosing: Enclosing) -> list[GroupParticipation]:
-    """Return the participation of ranks in collectives, from the mismatch reports in messages."""
+    """Return which ranks called what, according to torch's reports of mismatched collectives.
+
+    There is one entry for each sequence number.
+    """
     by_seq = gathered(
         (report.own.seq, (event, report)) for event in events if (report := parse_mismatch(event.row["text"]))
     )
@@ -295,7 +298,10 @@ class _Entry:
 
 
 def printed_parties(events: Iterable[LogEvent]) -> list[GroupParticipation]:
-    """Return the operations that ranks were in, for sequence numbers that did not complete."""
+    """Return which ranks were in which operation, from flight record entries printed to logs.
+
+    There is one entry for each attempt, group and sequence number, unless all ranks completed it.
+    """
     by_number: dict[tuple[int, str, str], dict[int, _Entry]] = defaultdict(dict)
     for entry in _entries(events):
         if {"seq", "group", "operation"} <= entry.told.keys():

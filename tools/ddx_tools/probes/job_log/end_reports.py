@@ -45,7 +45,7 @@ class EndReports:
 
     @property
     def joined(self) -> str | None:
-        """How its ranks were inferred, if no line states them."""
+        """Return how the ranks were inferred from other log lines; None if a line states them itself."""
         return next((event.joined for event in self.events if event.joined), None)
 
     @property
@@ -64,7 +64,10 @@ class EndReports:
         return list(found.values())[:EVIDENCE_LIMIT]
 
     def codes(self, codes: dict[int, int]) -> dict[str, int] | None:
-        """Return the known exit codes of its ranks."""
+        """Return the known exit codes of these ranks, keyed by the rank as text; None if none is known.
+
+        `codes` maps all ranks to their exit codes.
+        """
         return {str(rank): codes[rank] for rank in sorted(self.ranks) if rank in codes} or None
 
     def finding(

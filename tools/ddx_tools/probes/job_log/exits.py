@@ -21,7 +21,11 @@ _REAPED_S = 2.0
 def ends(
     events: list[LogEvent], codes: dict[int, int], raised: list[EndReports], aborted: list[EndReports]
 ) -> list[EndReports]:
-    """Return how processes ended where no exception and no abort explains it. `codes`: exit codes by rank."""
+    """Return how processes ended whose end no reported exception or abort explains.
+
+    For example by a signal, an exit code or a fatal error of the interpreter. `codes` maps ranks to exit codes;
+    `raised` and `aborted` are the ends already explained. Equal ends of several ranks are one entry.
+    """
     explained = {rank for case in aborted for rank in case.ranks}
     raising = {rank for case in raised for rank in case.ranks}
     following = {rank for case in raised if case.independent is False for rank in case.ranks}

@@ -224,7 +224,10 @@ def living_ranks(store: Store) -> frozenset[int]:
 
 
 def all_live(store: Store, living: frozenset[int]) -> bool:
-    """Return whether these are all ranks of the job, by the world size of its processes."""
+    """Whether `living` contains every rank of the job.
+
+    The job size is the largest world size that its processes state; False if none does.
+    """
     size = store.query("SELECT max(world_size) AS size FROM ranks")[0]["size"]
     return size is not None and len(living) >= size
 
@@ -236,9 +239,10 @@ _ENDING = ("rank.", "gpu.", "host.", "device.", "memory.", "network.", "collecti
 
 
 def without_overcome(events: list[LogEvent], exits: Mapping[str, int]) -> list[LogEvent]:
-    """Leave out what did not keep the job from ending with exit code 0: failures above its last step, or of others.
+    """Leave out failures that a job survived, since it ended with exit code 0.
 
-    `exits`: the line of the last step in each log that ends so. In other logs, failures of known ranks count.
+    `exits` maps each log that reports this end to the line of its last step; failures above it are left out. In other
+    logs, only failures without a known rank are. If `exits` is empty, all events are returned.
     """
 
     def is_overcome(event: LogEvent) -> bool:

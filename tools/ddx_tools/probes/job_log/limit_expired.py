@@ -17,7 +17,11 @@ _ALIKE = 0.15
 
 
 def work_at_the_limit(steps: list[LogEvent], events: list[LogEvent], crowd: Crowd) -> Iterator[Finding]:
-    """Yield findings about work that moved but was not done: by ranks that others waited for, or by all ranks."""
+    """Yield findings about work that ranks were still doing when a collective timed out.
+
+    It is a rank's own work, such as tokenizing or saving. Progress bars and counts show that the work advanced but was
+    unfinished. Either others waited for these ranks, or all ranks were busy.
+    """
     timeouts = [event for event in events if event.limit_expired]
     if not timeouts:
         return

@@ -43,7 +43,10 @@ class _Moment:
     has_year: bool = True
 
     def is_attempts_after(self, failure: _Moment) -> bool:
-        """Whether it is so long after a failure that it belongs to another attempt."""
+        """Whether this moment is hours after a failure in the same log, so that it belongs to a later attempt.
+
+        Two hours are enough; 15 if only one of the two lines states the year, because time zones may differ.
+        """
         apart_s = _ATTEMPTS_APART_S if self.has_year == failure.has_year else CLOCKS_APART_S
         return self.line > failure.line and self.time_s - failure.time_s > apart_s
 
@@ -85,7 +88,11 @@ def _undated_moment(row: Mapping[str, Any], details: Mapping[str, Any], about_s:
 
 
 def began_s(row: Mapping[str, Any], about_s: float) -> float | None:
-    """When the wait began that a row reports, or when something else in it happened; None if its line has no date."""
+    """Return when the wait that a row reports began, in seconds since the epoch.
+
+    For a row that reports no wait: when its event happened. None if no time can be derived. `about_s`: a time near the
+    job's, which supplies the year of dates that lack it.
+    """
     details = json.loads(row["details"])
     time_s = row["time_s"] if row["time_s"] is not None else details.get("at_s")
     if time_s is None:

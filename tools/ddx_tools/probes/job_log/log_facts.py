@@ -62,7 +62,11 @@ class LogFacts:
     """The hosts that the log lists, if it is short enough to be read for them as a whole."""
 
     def take_head(self, head: bytes, labels: Labels) -> None:
-        """Read the beginning of the log."""
+        """Take the facts that the beginning of the log states.
+
+        These are its first time, the job's number, MASTER_ADDR and world size, NCCL's communicators, and lists of
+        hosts.
+        """
         first = next(_dated(head[:TAIL_BYTES], labels), None)
         if first is not None:
             self.first_s, self.first_in_year_s = first.time_s, first.in_year_s
@@ -82,7 +86,7 @@ class LogFacts:
         self.stated = {kind: one for kind, (one, *more) in values.items() if not more}
 
     def take_tail(self, tail: bytes, labels: Labels) -> None:
-        """Read the end of the log."""
+        """Take the last time in the log and, for each rank, the time of its program's last line."""
         for line in _dated(tail, labels):
             if line.time_s is None:
                 self.last_in_year_s = line.in_year_s

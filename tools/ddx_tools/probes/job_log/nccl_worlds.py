@@ -21,7 +21,10 @@ Rows = Sequence[dict[str, Any]]
 def nccl_worlds(
     by_source: Mapping[str, Rows], paths: Mapping[str, str], facts: Mapping[str, LogFacts]
 ) -> dict[str, str]:
-    """The number of ranks of each source's job; without the sources whose communicators do not tell."""
+    """Return the number of ranks of the job that each log belongs to, as text, keyed by the log's source.
+
+    It is derived from the largest NCCL communicator of the job's logs. Logs for which that is ambiguous are left out.
+    """
     worlds: dict[str, str] = {}
     for sources in _joined(by_source, facts):
         sizes = {name: one.nranks for source in sources for name, one in facts[source].communicators.items()}

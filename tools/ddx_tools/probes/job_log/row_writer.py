@@ -42,7 +42,11 @@ class _Alike:
     last: deque[Row] = field(default_factory=deque)
 
     def add(self, row: Row, has_room: bool) -> bool:
-        """Add a row; return whether the number of kept rows grew."""
+        """Add a row to the first or the last hundred; return whether the number of kept rows grew.
+
+        If both are full or there is no room, the row replaces the oldest of the last ones. It is dropped if there are
+        none.
+        """
         if has_room and len(self.first) < _ALIKE_LIMIT:
             self.first.append(row)
             return True

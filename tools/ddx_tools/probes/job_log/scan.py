@@ -70,7 +70,7 @@ class _Stream:
 
     @property
     def is_awake(self) -> bool:
-        """Whether the next line may continue an unfinished message."""
+        """Whether a traceback, fatal error or failure summary of this stream may go on in the next line."""
         return self.traceback.is_open or self.fatal.is_open or self.summary.is_open
 
 
@@ -131,7 +131,10 @@ class JobLog:
 
     @property
     def left_out(self) -> int:
-        """How many lines that could have woken a reader were not read, because similar lines were."""
+        """Return how many lines were skipped because many similar ones had been read.
+
+        Only lines count that might have begun a message, such as a traceback.
+        """
         return self._allowance.left_out
 
     def _take_block(self, block: LineSelection, following: set[bytes]) -> None:
@@ -331,7 +334,10 @@ class AttemptEnd:
 
 
 def attempt_bounds(ends: Iterable[AttemptEnd]) -> list[int]:
-    """Return the lines after which another attempt begins."""
+    """Return the numbers of the lines after which another restart attempt begins, in order.
+
+    A new attempt is assumed where a launcher's agent, or a rank in a summary, is reported to have failed again.
+    """
     bounds: set[int] = set()
     agents: set[Any] = set()
     ranks: set[int] = set()

@@ -164,7 +164,10 @@ class _Row:
 
     @property
     def step(self) -> int | None:
-        """The step, or the last one named before."""
+        """Return the value's own step, else the step named by the last progress line above it.
+
+        None if neither is known.
+        """
         return self.value.step if self.value.step is not None else self.behind[0] if self.behind else None
 
     @property

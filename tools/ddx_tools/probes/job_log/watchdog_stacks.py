@@ -76,8 +76,11 @@ class Whereabouts:
         return distinct_places(called or [place for key in keys if (place := self._raised.get(key))])
 
     def own(self, ranks: Iterable[int], peers: Iterable[int], attempt: int) -> Context | None:
-        """Return what these ranks were in and their reporting peers were not; None if none of these ranks reported
-        it."""
+        """Return what only these ranks, not their peers, were doing when their collective failed.
+
+        It holds the contexts and functions of the program that enclosed the call. None if no stack of these ranks was
+        logged.
+        """
         told = [found for rank in sorted(ranks) if (found := self._contexts.get((rank, attempt)))]
         if not told:
             return None

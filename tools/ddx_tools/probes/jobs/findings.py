@@ -126,7 +126,11 @@ _MOST_NAMED = 8
 
 
 def asked_host_findings(store: Store) -> Iterator[Finding]:
-    """Yield the findings about the rows of `asked_hosts`; hosts with the same reason share one finding."""
+    """Yield a finding for the queried hosts that gave no answer, or only part of one.
+
+    Hosts with the same reason share a finding. Also yield one for each host whose clock differs from that of the
+    querying host.
+    """
     unseen = _ranks_unseen(store)
     rows = store.query(
         "SELECT state, reason, any_value(remedy) AS remedy, list(coalesce(host, target) ORDER BY target) AS hosts "

@@ -47,7 +47,10 @@ class MemoryPlan(BaseModel, extra="forbid", frozen=True):
     gpu_gib: float = Field(80.0, gt=0, le=10_000)
 
     def needs(self) -> dict[str, int]:
-        """Return the bytes on the fullest GPU, by what holds them."""
+        """Return the estimated bytes on the fullest GPU, keyed by what they are for.
+
+        The keys are `parameters`, `gradients`, `optimizer`, `gathered`, `activations` and `logits`.
+        """
         own = self.parameters / (self.tp * self.pp)
         tokens = self.sequence * self.batch / self.cp
         a_layer = tokens * self.hidden * (34 / self.tp if self.sp else 10 + 24 / self.tp)

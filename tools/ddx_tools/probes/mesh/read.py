@@ -54,7 +54,11 @@ def recognises(path: str, data: bytes) -> bool:
 
 
 def plans_of_words(words: list[list[str]], source: str) -> list[MeshPlan]:
-    """Return the mesh plan in the command lines of a live job: the launcher's first, then a rank's."""
+    """Return the mesh plan that a live job's command lines set; an empty list if they set no dimension.
+
+    `words` has the launcher's command line first, then a rank's, each split into its arguments. `source` names their
+    origin in the plan.
+    """
     launches = [FoundLaunch(layers, 1, True) for command in words if (layers := layers_of(command))]
     text = "\n".join(" ".join(command) for command in words)
     plan = _plan_of_launches(FoundEnvironment("process", launches=launches), text, source)

@@ -98,10 +98,11 @@ _MOST_LINES = 1 << 15
 
 
 def line_rows(store: Store) -> list[dict[str, Any]]:
-    """Return the meshes as lines of ranks; lines with members of the asked rank's groups come first.
+    """Return the table of meshes to show: one row per line of ranks along the innermost dimensions.
 
-    mesh: which one, if there are several; at: coordinates that the line's ranks share; hosts: host numbers; along: the
-    dimensions in which they differ; ranks: the first ranks of the line; more: how many ranks are not listed.
+    If the user asked about a rank, its line comes first, then lines with other members of its groups. mesh: which mesh,
+    if there are several; at: the coordinates that the line's ranks share; hosts: host numbers; along: the dimensions in
+    which the ranks differ; ranks: the first ranks of the line; more: how many of its ranks are not listed.
     """
     meshes = store.derived(Meshes)
     asked = meshes.asked("rank")

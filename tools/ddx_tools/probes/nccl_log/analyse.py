@@ -97,7 +97,10 @@ _OWN = frozenset({"NCCL_HOSTID", "NCCL_DEBUG_FILE", "NCCL_TOPO_DUMP_FILE", "NCCL
 
 
 def setting_findings(case: NcclLogs, store: Store) -> list[Finding]:
-    """Return a finding for each variable that is not the same everywhere."""
+    """Return a finding for each NCCL variable that differs between processes.
+
+    Either its values differ, or it is set for all processes of some hosts and for none of the others.
+    """
     by_variable: dict[str, dict[Process, Row]] = defaultdict(dict)
     for row in store.query("SELECT * FROM nccl_settings ORDER BY variable, host, pid"):
         by_variable[row["variable"]][row["host"], row["pid"]] = row

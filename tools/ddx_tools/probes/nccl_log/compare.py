@@ -50,7 +50,10 @@ class PartingRange:
 
     @property
     def same_range(self) -> bool:
-        """Whether all ranks cover the same opCounts, so that they really differ."""
+        """Whether all classes cover the same opCounts, so that the operations themselves differ.
+
+        If False, some ranks may only not have enqueued all operations yet.
+        """
         return len({(sums.first, sums.last, sums.operations) for sums in self.classes}) == 1
 
 
@@ -66,7 +69,11 @@ class OperationParting:
 
 
 def differing(sums: Mapping[int, Mapping[int, Sums]]) -> Iterator[PartingRange]:
-    """Yield the buckets with more than one class, in order; `sums` by rank and bucket."""
+    """Yield each range of opCounts in which the ranks enqueued different operations, in order.
+
+    `sums` maps rank to bucket number to the checksums of that rank's operations in the bucket. The number of ranges is
+    limited.
+    """
     shown = 0
     for number in sorted({number for of_rank in sums.values() for number in of_rank}):
         classes = gathered((sums[rank][number], rank) for rank in sorted(sums) if number in sums[rank])
@@ -78,7 +85,11 @@ def differing(sums: Mapping[int, Mapping[int, Sums]]) -> Iterator[PartingRange]:
 
 
 def parting(bucket: PartingRange, operations: Mapping[int, Mapping[int, Launch]]) -> OperationParting | None:
-    """Return where a bucket's classes diverge; `operations` by rank and opCount, for at least one rank per class."""
+    """Return the first operation in a range of opCounts that differs between ranks.
+
+    `operations` maps rank to opCount to launch; it needs at least one rank of each class. None if no difference is
+    found, or if the operations of fewer than two classes are known.
+    """
     known: dict[Sums, Mapping[int, Launch]] = {}
     for sums, ranks in bucket.classes.items():
         holder = next((rank for rank in ranks if _covers(operations.get(rank, {}), sums)), None)
@@ -121,6 +132,9 @@ def _is_part(small: Launch, large: Launch) -> bool:
 
 
 def launches_of(operations: Iterable[tuple[int, OperationKind]]) -> dict[int, Launch]:
-    """Return the operations grouped by opCount."""
+    """Map each opCount to its launch: the sorted kinds of operations enqueued with that opCount.
+
+    `operations` are pairs of opCount and operation.
+    """
     grouped = gathered((op_count, kind) for op_count, kind in operations)
     return {op_count: tuple(sorted(kinds)) for op_count, kinds in grouped.items()}

@@ -96,7 +96,10 @@ class _OfOneLog:
     begun: bool = False
 
     def look(self, block: TextBlock) -> tuple[NcclBlock, list[Stream]]:
-        """Read NCCL's lines and streams in a block."""
+        """Parse a block of the log, without changing any state.
+
+        Returns its NCCL lines, and its operations grouped by process and communicator (streams).
+        """
         read = read_block(block.data)
         return read, streams_of(read)
 
@@ -124,7 +127,10 @@ class NcclLog:
         self._found.logs.append(log)
 
     def take(self, block: TextBlock, seen: tuple[NcclBlock, list[Stream]]) -> None:
-        """Add the lines and streams of a block, in line order."""
+        """Add the contents of a block to what was collected, in line order.
+
+        `seen` is what `look` returned for it: its NCCL lines, and its operations as streams.
+        """
         read, found = seen
         streams = iter(sorted(found, key=lambda stream: stream.first_line))
         stream = next(streams, None)
@@ -138,7 +144,11 @@ class NcclLog:
             stream = next(streams, None)
 
     def gathered(self, open_ends: set[str]) -> NcclGathered:
-        """Return everything collected; `open_ends`: the sources that end mid-line."""
+        """Return everything that was collected from all logs; call it after the last log.
+
+        `open_ends` names the sources that end in the middle of a line. If only one process wrote such a file, it is
+        marked as cut: more output is still in its buffer.
+        """
         for total in self._found.totals.values():
             if total.torn is not None:
                 total.buckets.pop(total.torn, None)

@@ -22,10 +22,10 @@ _WHY = "it would show which rank, on any host, launched fewer collectives than i
 
 
 def ask_job(host: Host, raw: Raw, job: Job, *, among_others: bool) -> None:
-    """Add RAS's report on a job's ranks, several times if they may be making no progress.
+    """Add the report of NCCL's RAS on a job to `raw`; ask again if it shows a mismatch.
 
-    `among_others`: other hosts have ranks of the job too; then only the hosts of the first and last rank ask, for all
-    ranks.
+    Up to three reports, seconds apart, show whether the ranks still launch operations. With `among_others`, other hosts
+    run ranks of the job too. Then RAS is asked only on the hosts of the first and the last rank.
     """
     ranks = [member for member in job.live if member.process is not None]
     asked = _address(ranks)

@@ -47,7 +47,10 @@ class Enqueued:
 
     @property
     def comparable(self) -> bool:
-        """Whether opCount means the same on all ranks: sends and receives count only on the ranks that take part."""
+        """Whether equal opCounts denote the same operation on all ranks.
+
+        False if the communicator has sends or receives: only the ranks that take part count these.
+        """
         return not any(row["p2p"] for row in self.streams.values())
 
     def launches(self) -> dict[int, dict[int, Launch]]:
@@ -175,7 +178,10 @@ def _somewhere(case: NcclLogs, one: Enqueued, bucket: PartingRange) -> Finding:
 
 
 def op_evidence(row: Row) -> Evidence:
-    """Return an operation as evidence: its line, without the addresses."""
+    """Return an enqueued operation as evidence; the quote is its log line without buffer addresses.
+
+    `row` is a row of `nccl_ops`.
+    """
     quote = (
         f"{row['name']}: opCount {row['op_count']:x} … count {row['count']} datatype {row['datatype']} "
         f"op {row['reduction']} root {row['root']} comm {row['pointer']}"

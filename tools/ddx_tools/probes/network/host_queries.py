@@ -49,7 +49,10 @@ class NetworkQueries:
         return self._keep(kind, said, reply, {**facts, "rc": reply.rc})
 
     def ask(self, kind: str, question: Callable[[], Reply], facts: Facts = MappingProxyType({})) -> RawItem | None:
-        """Ask any other question; return None if there is no answer."""
+        """Call `question`, which asks the host, and keep its answer as an item of this `kind`.
+
+        `facts` are stored with the item. Returns None if the host gives no answer.
+        """
         try:
             reply = question()
         except NotRecorded as error:

@@ -33,7 +33,10 @@ class Search:
     """The MTU that a host or a router reported."""
 
     def next_size(self) -> int | None:
-        """Return the packet size to try next; None if the answer is known or the search takes too long."""
+        """Return the packet size in bytes to try next; None once the search is over.
+
+        It is over when the largest size that arrives is known, or after the limit of tries.
+        """
         if not self.tried:
             return self.interface_bytes
         if self.fails is None or self.fails - self.arrives <= 1 or len(self.tried) >= MOST_TRIED:
@@ -49,7 +52,11 @@ class Search:
         return usual[len(usual) // 2] if usual else (self.arrives + self.fails) // 2
 
     def note(self, size: int, *, arrived: bool, told_mtu: int | None = None) -> None:
-        """Record whether a size arrived, and the MTU that a host or router reported, which is tried next."""
+        """Record whether a packet of `size` bytes arrived.
+
+        If a host or router reported an MTU for a lost packet, that size is tried next. None means that nothing was
+        reported.
+        """
         self.tried.append(size)
         if arrived:
             self.arrives = max(self.arrives, size)

@@ -52,7 +52,11 @@ class Bounds:
 
 
 def bounds(hosts: int) -> Bounds:
-    """Return the bounds for nine or more hosts; among fewer, three bad hosts may leave none to compare with."""
+    """Return the most rounds and runs that a search among this many hosts needs.
+
+    They hold for nine or more hosts of which up to three hosts or one pair are bad. Among fewer hosts, three bad ones
+    may leave none to compare with.
+    """
     side, halvings = math.ceil(math.sqrt(hosts)), math.ceil(math.log2(max(hosts, 2)))
     # All, rows, columns, two comparisons, the rest; or all, rows, columns, two rounds per halving, the rest.
     crossings = 3 * 3 + 3
@@ -60,7 +64,11 @@ def bounds(hosts: int) -> Bounds:
 
 
 def search(hosts: Sequence[str]) -> Search:
-    """Search for bad hosts and pairs among these distinct hosts."""
+    """Search for bad hosts and pairs of hosts: yield a round of host groups to run at the same time.
+
+    Send back for each group of the round whether it was bad. The generator's return value has the bad hosts and pairs.
+    The host names must be distinct.
+    """
     found = BisectionCulprits()
     left = tuple(hosts)
     while len(left) > 1:
@@ -183,9 +191,10 @@ def _halves(group: Group) -> tuple[Group, Group]:
 
 
 def follow(hosts: Sequence[str], told: Sequence[Sequence[int]]) -> BisectionRound | BisectionCulprits:
-    """Return the round to run next, or the culprits, given the bad groups (numbered from 1) of the rounds so far.
+    """Replay a search for bad hosts; return the round to run next, or the culprits if it is over.
 
-    Raises ValueError if a number is not a group of its round, or if results of too many rounds are given.
+    The second argument has, for each round so far, the numbers (from 1) of its bad groups. Raises ValueError if a
+    number is not a group of its round, or if there are too many rounds.
     """
     searching = search(hosts)
     try:

@@ -113,8 +113,12 @@ class Wrong:
     """The ranks that the wrong elements came from, as far as all ranks that saw them agree."""
 
     def suspects(self) -> frozenset[int]:
-        """Return the only rank with a wrong result, else the rank whose data were wrong at all others, else all with
-        wrong results."""
+        """Return the ranks that may have caused the wrong result.
+
+        If only one rank got a wrong result, it is that one. If the data of one rank were wrong at all others, it is
+        their source; else all with wrong results. For reduce and gather, both the receiver and the sources of wrong
+        data are suspects.
+        """
         if self.operation in _ONE_RECEIVER:
             return self.seen_by | self.origins
         if len(self.seen_by) == 1:

@@ -76,14 +76,20 @@ class TraceComparison:
     """By how much a rank's step numbers lag behind the first rank's, if each trace counts its own steps."""
 
     def waiting_share(self, rank: int | None, step: int | None) -> float:
-        """Return the share of a step's exposed time that is waiting; the rank's usual share if the step was not
-        compared."""
+        """Return which share (0 to 1) of exposed communication a rank spends waiting for other ranks.
+
+        `step` is the rank's own step number. If that step was not compared, it is the rank's usual share. It is 0 if
+        `rank` is None.
+        """
         if rank is None:
             return 0.0
         return self.waiting.get((rank, self.shared_step(rank, step)), self._usual.get(rank, 0.0))
 
     def shared_step(self, rank: int, step: int | None) -> int | None:
-        """Return a rank's step number in the first rank's numbering."""
+        """Translate a rank's own step number into the first rank's numbering.
+
+        Each trace may count its own steps. None (no step) stays None.
+        """
         return None if step is None else step + self.ahead.get(rank, 0)
 
     @cached_property
@@ -93,7 +99,11 @@ class TraceComparison:
 
 
 def comparison(store: Store) -> TraceComparison:
-    """Match the collectives of all ranks by group, operation, size, step and place in the step."""
+    """Compare the ranks' traces: match each collective across ranks and estimate the clock offsets.
+
+    Calls match if group, operation, size, step and position within the step are equal. Calls that do not overlap in
+    time on the corrected clocks are dropped.
+    """
     ranks = [row["rank"] for row in store.query("SELECT DISTINCT rank FROM trace_ranks WHERE rank >= 0 ORDER BY rank")]
     found = TraceComparison(ranks, ahead=_ahead(store))
     rows: dict[tuple[Any, ...], dict[int, dict[str, Any]]] = defaultdict(dict)

@@ -150,9 +150,10 @@ PARTS = ("compute_ns", "exposed_ns", "copy_ns", "data_ns", "wait_ns", "host_ns")
 
 
 def where_time_went(trace: RankTrace) -> tuple[list[dict[str, Any]], list[tuple[int, int | None]]]:
-    """Return the steps of a rank (columns of `trace_steps`), and (exposed ns, step) for each of its collectives.
+    """Return how a rank's time divides up in each step, and the exposed time of its collectives.
 
-    A trace without steps counts as one step without a number.
+    The first list has one dict per step (columns of `trace_steps`). The second has one pair per collective: the ns that
+    no computation hides, and the step number. A trace without steps counts as one step whose number is None.
     """
     import duckdb
 

@@ -53,7 +53,10 @@ class Ranks:
 
 
 def sample_findings(store: Store, *, alone: bool) -> list[Finding]:
-    """Return the rank the others wait for and, if there are only samples, how much time goes into waiting for data."""
+    """Return the findings about sampled stacks: the rank that the other ranks wait for.
+
+    `alone` means that there are no traces. Then the time spent waiting for input data is also reported.
+    """
     ranks = Ranks(store)
     return [*_waited_for(ranks), *(_input_wait(ranks) if alone else ())]
 

@@ -12,8 +12,10 @@ from ddx_tools.sources.raw import Raw, RawItem
 
 
 def death_rows(raw: Raw, item: RawItem) -> list[dict[str, Any]]:
-    """Return the row of the dead process that an item of stacks is about; none for a data-loader worker, which is no
-    rank."""
+    """Return the row for the dead process that a core file belongs to, at most one.
+
+    `item` has the stacks that pystack read from the core. A data-loader worker gives no row, since it is not a rank.
+    """
     processes = parse_pystack(item.data.decode("utf-8", "replace"))
     mine = [process for process in processes if process.died and process.pid == item.facts["pid"]]
     return [_row(raw, item, process) for process in mine[:1] if not any(map(is_worker, process.threads))]

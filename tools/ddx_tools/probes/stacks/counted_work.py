@@ -48,8 +48,11 @@ class CountedWork:
 
 
 def counted_work(store: Store, outside: Sequence[RankView], waiting: Sequence[RankView]) -> list[CountedWork]:
-    """Return the counted work of ranks outside a collective; a shared output counts only if a single rank is
-    outside."""
+    """Return the work of ranks outside a collective that they count in their output, if the count rose.
+
+    `outside` are these ranks, `waiting` those that wait for them. An output that several ranks share counts only if a
+    single rank is outside.
+    """
     rows = store.query(
         "SELECT host, rank, counted, done_before, done, total, repeated FROM outputs WHERE done > done_before"
     )

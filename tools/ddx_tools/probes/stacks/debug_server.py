@@ -40,7 +40,11 @@ def read_server(host: Host, raw: Raw, args: StacksArgs, address: str) -> None:
 
 
 def fill_gaps(host: Host, raw: Raw, args: StacksArgs, address: str | None) -> None:
-    """Ask the job's own debug server for the ranks that could not be attached to. Costs nothing if there is none."""
+    """Get the stacks of ranks that could not be attached to from the job's own debug server.
+
+    They replace the records of the failed attempts in `raw`. `address` is HOST:PORT of the server. If it is None,
+    nothing is asked.
+    """
     gaps = {item.facts["rank"]: item.facts["pid"] for item in raw.of(UNREAD) if item.facts["rank"] is not None}
     if not gaps or address is None:
         return

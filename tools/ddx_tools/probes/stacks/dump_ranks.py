@@ -46,7 +46,7 @@ class Unnamed:
 
     @property
     def folders(self) -> set[str]:
-        """The folders of these files."""
+        """The folders of the dump files in which this process appears."""
         return {file.rpartition("/")[0] for file in self.files}
 
 
@@ -61,9 +61,10 @@ class DumpRanks:
 
 
 def find_ranks(taken: Intake, processes: Mapping[int, Unnamed], *, some_stated: bool) -> DumpRanks:
-    """Find the ranks of dumped processes among the user's files; `processes`: those without a rank, by process id.
+    """Find the ranks of dumped processes whose dumps do not state one, from the user's other files.
 
-    `some_stated`: other dumps state theirs; then only lines of logs count, because local ranks may differ from ranks.
+    `processes` maps process id to such a process. An empty result means that no ranks were found. With `some_stated`,
+    other dumps do state a rank. Then only log lines count, because local ranks may differ from ranks.
     """
     if not processes or len(processes) > _MOST_PROCESSES:
         return DumpRanks()

@@ -306,9 +306,9 @@ _LEAST_LOOKS = 2
 
 
 def outside_in_every_look(store: Store, views: Sequence[RankView]) -> list[Finding]:
-    """Return one finding for each last place of ranks that were outside in every sample; none unless all others always
-    waited.
+    """Return findings about ranks that waited for no other rank in any stack sample.
 
+    Ranks at the same last place share a finding. There is none unless all other ranks waited for peers in every sample.
     A few samples are not a measurement: they show where a late rank is, not that it is late.
     """
     waits = frame_rules().waits_for_peers

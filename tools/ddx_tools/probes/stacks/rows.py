@@ -87,10 +87,9 @@ class KernelReading(KernelView):
     blocked_s: float | None = None
 
     def ran_since(self, earlier: KernelReading) -> bool | None:
-        """Whether the thread ran between two readings; None if the kernel does not say.
+        """Whether the thread made progress after an earlier reading; None if the kernel does not say.
 
-        A thread interrupted by a dump wakes once to go back to sleep, on a loaded machine after our reading: that is
-        not movement.
+        Being dumped wakes a thread once or costs it a little CPU time: that does not count as progress.
         """
         switched = self.switched_since(earlier)
         return switched or (
@@ -175,7 +174,7 @@ Readings = dict[tuple[int, int, str, int], KernelReading]
 
 
 def readings_by_look(raw: Raw) -> Readings:
-    """Return all kernel readings of a capture."""
+    """Return the kernel's thread states of a capture by (pid, sample number, phase, thread id)."""
     readings: Readings = {}
     for item in raw.of(THREADS):
         for tid, reading in kernel_readings(item.data).items():
@@ -217,7 +216,11 @@ def native_frames(raw: Raw) -> dict[int, Sequence[Frame]]:
 def activity_of(
     thread: ThreadStack, code: str | None, kernel: KernelView, native: Sequence[Frame] | None = None
 ) -> Activity:
-    """Return what a thread is doing; for one that only runs, native frames say whether it waits for its GPU."""
+    """Return what a thread is doing, such as running or waiting in a collective.
+
+    `code` is the source text of its innermost user line, `kernel` the kernel's view of the thread. `native` has native
+    frames, if known: they show whether a running main thread waits for its GPU.
+    """
     rules = frame_rules()
     found = rules.activity(thread.frames, thread.running, code, kernel)
     if native is None or not thread.is_main or found.name != "running":

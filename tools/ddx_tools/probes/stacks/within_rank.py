@@ -105,9 +105,10 @@ def stuck_workers(store: Store, outside: Sequence[RankView]) -> Iterator[Finding
 
 
 def loads(store: Store, view: RankView) -> bool:
-    """Return whether a rank waits for data-loader workers that sleep and so will wake up by themselves.
+    """Return whether a rank waits for data-loader workers that sleep and will wake up by themselves.
 
-    A worker that wakes and sleeps again at the same place polls for something that may never come.
+    All its workers with work must sleep without moving, and the rank must not have waited too long. A worker that wakes
+    and sleeps again at the same place polls for something that may never come.
     """
     rows = _last_rows(store, view, "dataloader_worker") if view.activity == "data_wait" else []
     at_work = [row for row in rows if row["activity"] != "worker_idle"]

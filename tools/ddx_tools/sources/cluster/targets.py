@@ -46,7 +46,10 @@ class Reach:
     """A ClusterShell TopologyTree of gateways for ssh; without one, all hosts are reached from here."""
 
     def typed_to(self, host: str, connect_s: int) -> list[str]:
-        """The prefix of a command on a host whose standard input is written here."""
+        """Return the command prefix that runs a program on a host and passes our input to its stdin.
+
+        `connect_s` limits the connection time of ssh; other ways of access ignore it.
+        """
         if not self.via:
             return ["ssh", "-a", "-x", "-oBatchMode=yes", f"-oConnectTimeout={connect_s}", host]
         words = [word.replace("%host", host) for word in shlex.split(self.via) if word != _NO_INPUT]

@@ -63,7 +63,11 @@ def server_url(text: str) -> str:
 def ask_endpoints(
     host: Host, endpoints: Sequence[str], handler: str, timeout_s: float
 ) -> list[tuple[int, str, Reply | HostError]]:
-    """Ask a handler of all named endpoints at once; return (rank, URL, answer) for each."""
+    """Ask the debug servers at all named endpoints at once, each with the time limit.
+
+    An endpoint is `RANK=http://host:port`. `handler` is the NAME in the request `POST /handler/NAME`. Returns (rank,
+    URL, reply or error) for each.
+    """
     named = [Worker(*parse_endpoint(text)) for text in endpoints]
     return [(one.rank, one.url, reply) for one, reply in _ask(host, named, handler, timeout_s)]
 
@@ -77,7 +81,7 @@ class Worker:
 
     @property
     def host(self) -> str | None:
-        """The rank's own name for its machine."""
+        """The host name in the URL that the rank announced; None if it has none."""
         return urlsplit(self.url).hostname
 
 
@@ -133,7 +137,10 @@ class DebugServer:
         return server
 
     def ask(self, handler: str, timeout_s: float, of: Sequence[Worker]) -> Answers:
-        """Ask a handler of some ranks at once, each with the time limit; return their answers."""
+        """Ask the debug servers of some ranks at once, each with the time limit.
+
+        `handler` is the NAME in the request `POST /handler/NAME`. Returns each rank's server with its reply or error.
+        """
         if self.through_pages:
             return self._of_page(of, handler)
         answers = _ask(self.host, [self._as_reached(worker) for worker in of], handler, timeout_s)

@@ -74,7 +74,11 @@ class RedactingHost(Host):
 
 
 def evidence_of(host: Host, job: Job) -> Collected:
-    """Yield everything that shows what a job's ranks on this host do, as files."""
+    """Yield the evidence about a job's ranks on this host as (file name, contents or error).
+
+    The files have two samples of stacks, environments, process states, the job's own files, facts about the machine,
+    and the kernel log.
+    """
     for sample in (1, 2):
         if sample > 1:
             host.pause(APART_S)

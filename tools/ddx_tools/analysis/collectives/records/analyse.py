@@ -249,7 +249,11 @@ def nobody_started(records: Records, fronts: Fronts) -> Finding | None:
 
 
 def stands_in_something(records: Records, fronts: Fronts) -> bool:
-    """Whether a rank has long been in an operation its ring lost or never held, or its device has started nothing."""
+    """Whether a rank may have been blocked for long in an operation that its record does not show.
+
+    The record may have lost it, its backend may not record it, or its GPU has started nothing that is pending. Times
+    that are unknown count as long.
+    """
     if long_silent(records, [rank for rank, status in fronts.status.items() if status == "hidden"]):
         return True
     for rank, status in fronts.status.items():

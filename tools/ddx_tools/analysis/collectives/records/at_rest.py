@@ -30,7 +30,11 @@ _Doubt = tuple[_How, Collection[int], str]
 
 
 def doubt_about(records: Records, fronts: Fronts) -> Finding | None:
-    """A notice about the first reason why these records, which show no fault, do not show health either."""
+    """Return a notice why flight records without a fault still do not show that the job is healthy.
+
+    Reasons are, for example, copied files, ranks without times, or records from different moments. Only the first is
+    reported; None if there is none.
+    """
     found = (
         _copies(records)
         or _other_members(records)
@@ -44,7 +48,10 @@ def doubt_about(records: Records, fronts: Fronts) -> Finding | None:
 
 
 def before_the_logs(records: Records) -> Finding | None:
-    """A notice about records that end long before a log of the job does: what they show was over by then."""
+    """Return a notice if the flight records end at least ten minutes before the job's log does.
+
+    What they show was over by then. None if they do not, or if times are unknown.
+    """
     found = _before_the_logs(records)
     return None if found is None else _finding(records, found)
 

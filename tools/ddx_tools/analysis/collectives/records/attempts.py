@@ -80,7 +80,10 @@ class _Set:
 
 
 def chosen_attempt(dumps: Sequence[_Row]) -> ChosenDumps:
-    """Choose the dumps that count among rows of `fr_dumps` with a known rank. Dumps from live ranks always count."""
+    """Choose the flight-record dumps of the job's last attempt, and describe those left out.
+
+    `dumps` are rows of `fr_dumps` with a known rank. Dumps given by running processes always count.
+    """
     sets: dict[str, _Set] = {}
     for dump in dumps:
         if dump["origin"] not in LIVE and dump["attempt"] is not None:

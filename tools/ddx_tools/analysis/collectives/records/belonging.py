@@ -79,9 +79,10 @@ WHERE g.description = 'default_pg' AND g.members IS NOT NULL ORDER BY ALL
 
 
 def of_other_runs(store: Store, dumps: _Dumps) -> _LeftOut:
-    """Ranks whose records are from another run than most, and lines about them: judged by the times of the calls.
+    """Return the ranks whose records are from another run than most, and lines for a person about them.
 
-    Needs the table `rules`.
+    This is judged by when the calls were made; the table `rules` must exist. `dumps` maps each rank to its rows of
+    `fr_dumps`.
     """
     called = {
         rank: max(dump["last_call_ns"] for dump in mine)

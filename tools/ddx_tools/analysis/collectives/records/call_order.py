@@ -16,9 +16,10 @@ _SHAPES = ("input_sizes", "input_dtypes", "output_sizes")
 
 
 def off_path(store: Store) -> frozenset[int]:
-    """The only rank with a recent pair of calls that occurs once in all records; empty if none or several have one.
+    """Return the rank that recently made two calls in a row which occur in a row nowhere else.
 
-    The calls are compared first by operation, group and peer, then with their sizes and types.
+    The calls are compared by operation, group and peer, then with their sizes and types. The set is empty if no rank
+    has such a pair, or several have one.
     """
     for columns in ((), _SHAPES):
         if found := {rank for ranks in _odd_pairs(store, columns) if len(ranks) == 1 for rank in ranks}:
@@ -27,9 +28,10 @@ def off_path(store: Store) -> frozenset[int]:
 
 
 def off_path_together(store: Store) -> frozenset[int]:
-    """The ranks that each once called something in a group of all ranks after what no other rank ever called it after.
+    """Return the ranks that once each made two calls in a row which no other rank made in a row.
 
-    Empty if there is no such call, or if different ranks have one: then each side may have left the path.
+    The second call is in a group of all ranks, and was also made after other calls. The set is empty if there is no
+    such pair, or if different sets of ranks have one.
     """
     everybody = store.query("SELECT count(DISTINCT rank) AS ranks FROM recorded_numbers")[0]["ranks"]
     for columns in ((), _SHAPES):

@@ -65,7 +65,10 @@ class Fronts:
 
 
 def fronts_of(records: Records) -> Fronts:
-    """The operations that each rank is in, from the records of all ranks."""
+    """Determine the operation that each rank's device is in, and the rank's status.
+
+    An operation that a rank has called ahead does not count; see `Fronts`.
+    """
     pending = records.transfers(only_active=records.only_active)
     heads: dict[int, list[Front]] = {rank: [] for rank in records.ranks}
     for group in records.groups.values():

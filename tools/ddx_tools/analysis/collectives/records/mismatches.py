@@ -58,7 +58,11 @@ FROM (
 def first_operation_mismatch(
     records: Records, group: Group, numbers: tuple[int, ...]
 ) -> tuple[int, dict[int, Entry], Sides] | None:
-    """The first sequence number at which members really recorded different operations, its entries, and the sides."""
+    """Return the first of the sequence numbers `numbers` at which ranks called different operations.
+
+    With it come each rank's entry under that number and the ranks split by operation. None if none differs, as when
+    coalesced blocks only seem to.
+    """
     for seq, blocks in _blocks(records, group, numbers):
         if len({tuple(sorted(entry.op for entry in block)) for block in blocks.values()}) > 1:
             entries = {rank: block[-1] for rank, block in blocks.items()}
@@ -78,7 +82,11 @@ def _blocks(records: Records, group: Group, numbers: Sequence[int]) -> Iterator[
 
 
 def mismatches(records: Records, group: Group, found: Disagreements) -> list[Finding]:
-    """The mismatches of one group. After the first different operation, numbers no longer correspond across ranks."""
+    """Return the findings about different operations, sizes or data types in one group.
+
+    `found` has the sequence numbers to examine. Sizes and types count only before the first different operation, since
+    numbers no longer correspond across ranks after it.
+    """
     findings = []
     operation = first_operation_mismatch(records, group, found.ops)
     if operation is not None:
@@ -242,14 +250,18 @@ class Aborted:
 
     @property
     def words(self) -> str:
-        """A sentence that says where its size comes from."""
+        """A sentence that explains how the aborted rank's tensor size was derived from its last message."""
         return f"Rank {self.rank} left no record; it aborted because it expected {self.expected_bytes} bytes and " + (
             f"received {self.received_bytes}, which is the ratio of these sizes."
         )
 
 
 def aborted_in(records: Records, group: Group, entries: Mapping[int, Entry]) -> Aborted | None:
-    """The only member without a record, if the log holds one such abort and two of the recorded sizes match it."""
+    """Return the member without a record that Gloo aborted over a tensor of another size.
+
+    Its size is derived from the abort message and two recorded sizes in `entries` (rank to entry). None unless exactly
+    one member, one message and one size fit.
+    """
     silent = [rank for rank in group.members or () if rank not in records.ranks]
     aborts = {
         (int(details["received_bytes"]), int(details["expected_bytes"]))
@@ -299,9 +311,10 @@ _Call = tuple[str, str | None, str | None]
 
 
 def left_out_calls(records: Records, group: Group, odd: Collection[Entry], usual: Entry) -> list[Entry]:
-    """The calls that `odd` skipped before making their own, as a peer last made them; often none.
+    """Return the calls that deviating ranks skipped, as a peer last made them; often empty.
 
-    `odd` and `usual` are what the deviating ranks and the others recorded under the first number at which they differ.
+    `odd` and `usual` are the entries of the deviating ranks and of a peer at the first sequence number where they
+    differ. Earlier rounds of the program decide.
     """
     own, *others = {_call(entry) for entry in odd}
     if others:

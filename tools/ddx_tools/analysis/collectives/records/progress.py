@@ -39,7 +39,10 @@ class Behind:
 
 
 def ranks_behind(records: Records) -> list[Behind]:
-    """All ranks whose records are behind what a peer finished, by group and rank."""
+    """Find ranks whose record lacks the end of a collective that a peer's record shows as finished.
+
+    The list is ordered by group, then rank.
+    """
     found = []
     for group in records.groups.values():
         for rank in group.positions:
@@ -71,10 +74,10 @@ def frozen_ranks(records: Records, behind: list[Behind], graph: SolvedWaits[Reco
 def is_unsettled(
     records: Records, fronts: Fronts, holds: Sequence[Recorded], graph: SolvedWaits[Recorded] | None
 ) -> bool:
-    """Whether records show working ranks that do not wait for the same fault as the others, and give no wait's length.
+    """Whether the job may still be running: ranks work that do not wait for the same fault as the others.
 
-    In a job that has hung for long, every rank waits for the same fault, of one rank or of the ranks of one host. If a
-    log says that a rank waited in its pending operation until the timeout, the job hung.
+    In a job that has hung for long, all waits lead to one rank, or to the ranks of one host. The result is False if a
+    wait's length is known, or if a log shows an operation that timed out.
     """
     if _waited_out(records):
         return False

@@ -14,7 +14,10 @@ _MOST_PLACES = 64
 
 
 def shown(entries: Sequence[Entry], places: Sequence[Entry] | None = None) -> FindingPlace:
-    """Evidence from the first entries, and the distinct user lines of these (or of `places`), in order."""
+    """Return where a finding points: evidence from the first entries, and the user's source lines.
+
+    The lines are the distinct ones, in order, of `entries`, or of `places` if given.
+    """
     wanted = entries if places is None else places
     found = distinct(entry.location() for entry in wanted[:_MOST_PLACES])
     return FindingPlace([entry.evidence() for entry in entries[:_MOST_EVIDENCE]], found)
@@ -26,7 +29,10 @@ def locations(entries: Sequence[Entry]) -> list[Location]:
 
 
 def where(group: Group | str | None, seq: int | None = None, operation: str | None = None) -> Where:
-    """A collective of a group, as findings refer to it."""
+    """Return the `Where` that findings from flight records use for a collective of a group.
+
+    `group` is a group or its label, None if it has no name. `seq` and `operation` are None if unknown.
+    """
     return Where(BASIS, group.label if isinstance(group, Group) else group, seq, operation)
 
 

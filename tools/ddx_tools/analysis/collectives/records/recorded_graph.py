@@ -180,7 +180,11 @@ _ROUNDS = 6
 
 
 def odd_by_rounds(records: Records, holds: Sequence[Recorded]) -> set[int]:
-    """The rank of a circle that made fewer or more transfers than usual; empty unless exactly one did."""
+    """Return the rank that made fewer or more sends and receives than usual, among two in a circle.
+
+    What is usual is shown by peers in similar groups, other members, or its own earlier rounds. The set is empty unless
+    exactly one rank deviates.
+    """
     lonely = [hold for hold in holds if hold.transfer is not None and hold.lacking]
     if records.only_active or len({rank for hold in lonely for rank in (*hold.lacking, *hold.waiting)}) != 2:
         return set()

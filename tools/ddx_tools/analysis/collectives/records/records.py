@@ -117,7 +117,11 @@ class Group:
 
     @cached_property
     def last_finished_together(self) -> tuple[int, int | None, int]:
-        """The last finished collective that no rank finishes alone; a rank that finished it; the last of all others."""
+        """Return the last finished collective that needs all members, as (number, rank, next number).
+
+        The rank is one that finished it; the next number is the last such collective of all other ranks. Numbers are
+        sequence numbers, -1 if none; the rank is then None.
+        """
         best, owner, second = -1, None, -1
         for rank, position in self.positions.items():
             number = -1 if position.last_done_together is None else position.last_done_together
@@ -128,7 +132,10 @@ class Group:
         return best, owner, second
 
     def finished_by_peers(self, rank: int) -> int:
-        """The last collective that a peer finished and that no rank finishes alone; -1 if none is known."""
+        """Return the sequence number of the last collective that a member other than `rank` finished.
+
+        Only collectives count that no rank finishes before all have entered. The number is -1 if none is known.
+        """
         best, owner, second = self.last_finished_together
         return second if owner == rank else best
 
@@ -205,13 +212,19 @@ class Records:
 
     @cached_property
     def off_path(self) -> frozenset[int]:
-        """The rank that left the program's path (see `off_path`). What is found once here may be usual on ranks without
-        a record, or in entries that were left out: then nothing is said."""
+        """The rank that left the program's path (see the function `off_path`), as a set of at most one.
+
+        It is empty if ranks left no record or finished entries were left out: a call that seems unique may then be
+        common.
+        """
         return frozenset() if self.absent or self.only_active else off_path(self.store)
 
     @cached_property
     def off_path_together(self) -> frozenset[int]:
-        """The ranks that left the program's path in the same place (see `off_path_together`), likewise."""
+        """The ranks that left the program's path at one place (see the function `off_path_together`).
+
+        The set is empty if ranks left no record or finished entries were left out.
+        """
         return frozenset() if self.absent or self.only_active else off_path_together(self.store)
 
     def transfers(self, *, only_active: bool = False) -> Transfers:
@@ -380,7 +393,11 @@ SELECT e.* FROM ({with_texts("same_numbers")}) e WHERE NOT e.is_p2p ORDER BY e.g
 
 
 def make_differences(store: Store) -> None:
-    """Create the view `tokens` and the table `differences`: one pass over all entries instead of one per question."""
+    """Create the view `tokens` and the table `differences` in the store, to compare calls across ranks.
+
+    `tokens` identifies each collective's call. `differences` says for each group and sequence number whether
+    operations, sizes, data types or call sites differ.
+    """
     store.execute(
         "CREATE OR REPLACE TEMP VIEW tokens AS SELECT group_id, rank, seq, op, sizes, dtypes, "
         "CASE WHEN rooted THEN caller ELSE site END AS place "

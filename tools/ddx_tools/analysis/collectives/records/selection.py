@@ -135,7 +135,10 @@ def _make_recorded(store: Store, base: Mapping[int, list[_Row]], later: list[_Ro
 
 
 def with_texts(numbers: str) -> str:
-    """The SQL query that adds the text columns to a table of entries."""
+    """Return an SQL query that joins the text columns (operation, sizes, call path, …) to entries.
+
+    `numbers` is the name of a table or view of entries with the columns `call` and `site`.
+    """
     return (
         "SELECT n.*, k.backend, k.op, k.is_p2p, k.peer, k.input_sizes, k.input_dtypes, k.output_sizes, "
         "k.output_dtypes, k.input_splits, k.output_splits, k.timeout_ms, s.user_file, s.user_line, s.user_function, "

@@ -17,9 +17,10 @@ _MAX_EVIDENCE = 6
 
 
 def shifted_calls(records: Records, group: Group, with_sites: bool, blamed: Set[int] = frozenset()) -> list[Finding]:
-    """One finding for each set of ranks (usually one rank) that deviate in the same way at the same point.
+    """Return findings about ranks with an extra or skipped call, whose later calls pair with wrong ones.
 
-    `blamed`: ranks already singled out by a mismatch in the group; they are no reference for the others.
+    Ranks that deviate in the same way at the same point share a finding. `with_sites` compares call sites instead of
+    sizes; `blamed` ranks, singled out by a mismatch, are no reference.
     """
     compared = compare(records, group, with_sites, blamed)
     alike = gathered(((shift.seq, shift.calls, shift.ambiguous), shift) for shift in compared.shifts)
@@ -141,7 +142,10 @@ class Compared:
 
 
 def groups_with_conflicts(records: Records) -> dict[int, bool]:
-    """Groups in which calls under one number differ, by id; the value says whether call sites can be compared."""
+    """Map the id of each group with conflicting calls to whether its call sites can be compared.
+
+    Calls conflict if they have the same sequence number but another operation, size or call site.
+    """
     with_sites = {
         row["group_id"]
         for row in records.query(
@@ -153,10 +157,11 @@ def groups_with_conflicts(records: Records) -> dict[int, bool]:
 
 
 def compare(records: Records, group: Group, with_sites: bool, blamed: Set[int] = frozenset()) -> Compared:
-    """Find the ranks that are shifted relative to the rank that agrees with most others.
+    """Find the ranks of a group whose sequence of calls is shifted by extra or skipped calls.
 
-    Without frames on at least two ranks, operations and sizes are compared instead: they show a shift only once the
-    sequence of operations itself differs. `blamed` ranks deviate according to other evidence and are no reference.
+    The reference is the rank whose calls agree best with the others', except for `blamed` ranks, which other evidence
+    shows to deviate. Without `with_sites`, operations and sizes are compared instead of call sites, and show only
+    shifts that change their sequence.
     """
     calls = _Calls(records, group, with_sites)
     candidates = calls.agreement.keys() - blamed
@@ -214,7 +219,11 @@ class _Calls:
         """For each rank, how many calls by all ranks equal its own call under the same number."""
 
     def conflicts(self, reference: int) -> dict[int, tuple[int, _Pairs]]:
-        """For each rank that departs from the reference: (sequence number of the first conflict, pairs)."""
+        """Map each rank whose calls conflict with the reference rank's to (first conflict, pairs).
+
+        The first conflict is a sequence number. The pairs are the rank's and the reference's distinct calls under equal
+        sequence numbers.
+        """
         rows = self._records.query(
             "SELECT g.rank, g.op, g.detail, r.op AS other_op, r.detail AS other_detail, min(seq) AS seq "
             "FROM group_calls g JOIN (SELECT * FROM group_calls WHERE rank = ?) r USING (seq) "
@@ -262,7 +271,11 @@ def _shift(
     alike = {(own, other) for seq, own, other in pairs if seq < start}
 
     def run(own: int, other: int) -> tuple[int, int]:
-        """From here on: (consecutive calls that are equal or matched before, calls that could be compared)."""
+        """Count how far the calls of the two ranks agree, as (agreeing calls, compared calls).
+
+        `own` and `other` are the sequence numbers to start from on the rank and on the reference rank. Calls agree if
+        they are equal, or were paired before the first conflict.
+        """
         length = 0
         while own + length in mine and other + length in theirs:
             pair = mine[own + length], theirs[other + length]

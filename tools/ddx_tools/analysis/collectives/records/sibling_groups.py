@@ -24,9 +24,10 @@ _MOST_GROUPS = 16
 def decided_by_siblings(
     records: Records, group: Group, entries: Mapping[int, Entry], sides: Sides, value: Callable[[Entry], str]
 ) -> Sides:
-    """The sides, with the ranks deviating that differ from all sibling groups; unchanged if these do not decide it.
+    """Break a tie between ranks that made different calls by what sibling groups called there.
 
-    `entries` are the members' entries under that number; `value` is what differs between them, as in `sides.groups`.
+    `entries` are the members' calls under one sequence number, and `value` is the property in which they differ. Ranks
+    deviate if their value differs from that of all sibling groups; if the siblings disagree, `sides` is unchanged.
     """
     if not sides.tie:
         return sides

@@ -58,7 +58,11 @@ def _last_calls_with(records: Records, absent: Set[int]) -> list[Evidence]:
 def different_moments(
     records: Records, holds: list[Recorded], behind: list[Behind], frozen: Set[int]
 ) -> Finding | None:
-    """A finding if dumps were taken at different times: by their times, or one finished what another never began."""
+    """Return a finding if the flight records were taken at different moments, else None.
+
+    Their times differ, or some records end before a call that peers' records show as made or finished. `frozen` ranks
+    are not counted as early for lacking what peers finished.
+    """
     taken = {
         rank: records.true_ns(rank, record.taken_ns)
         for rank, record in records.ranks.items()
@@ -88,7 +92,10 @@ def different_moments(
 
 
 def completion_frozen(behind: list[Behind], frozen: Set[int]) -> Finding | None:
-    """A finding about ranks that did not record the end of what peers finished, although their records are later."""
+    """Return a finding about ranks whose records show a collective unfinished that peers finished.
+
+    Only `frozen` ranks count: their gap is not explained by an earlier record. None if there are none.
+    """
     still = [each for each in behind if each.rank in frozen and each.entry is not None]
     if not still:
         return None

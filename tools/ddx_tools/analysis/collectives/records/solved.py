@@ -46,12 +46,15 @@ class Solved:
 
     @cached_property
     def certain_holds(self) -> list[Recorded]:
-        """The waits that count: in a moving job, a pending operation of unknown age is not a wait."""
+        """Return the operations in which ranks are certain to be waiting.
+
+        While the job makes progress, a pending operation counts only if its waiting time is known.
+        """
         return [hold for hold in self.holds if hold.wait_s is not None] if self.moving else self.holds
 
     @cached_property
     def certain_graph(self) -> SolvedWaits[Recorded] | None:
-        """The solved graph of the waits that count."""
+        """Return the solved wait graph of `certain_holds` only; None if no rank waits for another."""
         if len(self.certain_holds) == len(self.holds):
             return self.graph
         return recorded_graph(self.records, self.fronts, self.certain_holds, self.deviating_ranks)

@@ -53,9 +53,10 @@ class Transfer:
 
 
 def make_batches(store: Store) -> None:
-    """Create the table `batches`: each batch's closing entry, which carries the number of an earlier collective.
+    """Create the temporary table `batches` of the entries that close batches of sends and receives.
 
-    A closing entry at the start of a ring is included: what it closes was overwritten, and may have been transfers.
+    A closing entry carries the sequence number of an earlier collective. One at the start of a ring buffer is included:
+    the entries that it closes were overwritten and may have been transfers.
     """
     any_closes = store.query("SELECT 1 FROM rules WHERE closing LIMIT 1")
     store.execute(

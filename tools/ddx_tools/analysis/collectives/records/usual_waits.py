@@ -16,9 +16,10 @@ STANDING_S = 30.0
 
 
 def patience_for(longest_s: float, *, only_active: bool, asked: bool) -> float:
-    """Seconds that a rank may wait with nothing wrong, if the longest finished operation took `longest_s`.
+    """Return how many seconds a rank may wait before its wait counts as abnormal.
 
-    Records of active work hold no finished operation. `asked`: ddx took the records because somebody asked why the job
-    hangs; other files may be from any moment of a job that does not.
+    `longest_s`: how long the longest finished operation took; with `only_active`, the records hold none, so a fixed
+    limit applies. `asked`: ddx took the records because somebody asked why the job hangs; other files may be of a
+    healthy job.
     """
     return STANDING_S if only_active else max(SETTLED_S if asked else OF_FILES_S, 2 * longest_s)

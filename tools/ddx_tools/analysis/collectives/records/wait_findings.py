@@ -28,7 +28,11 @@ _FEW = 4
 def waiting(
     records: Records, holds: list[Recorded], graph: SolvedWaits[Recorded] | None, moving: bool
 ) -> list[Finding]:
-    """All findings about waits, with groups of one kind combined."""
+    """Return the findings about waits in flight records: who waits, for whom, and who has no record.
+
+    `holds` are the operations in which ranks wait; `graph` is their solved wait graph, None if no rank waits for
+    another. `moving`: the job went on while the records were taken.
+    """
     findings = [_peers_wait(records, together) for together in _alike(holds)]
     if graph is None:
         return findings + _all_entered(holds)
@@ -123,10 +127,10 @@ def awaited_if_hung(
 
 
 def alone_ahead(records: Records, fronts: Fronts, holds: Sequence[Recorded]) -> list[Finding]:
-    """Find the only rank that is in a call, if all others with a record have nothing pending and did not make the call.
+    """Find the only rank that is in a call while all others with a record have nothing pending.
 
-    It made one more step than the others, or they left early; or it was only the first, if its wait is unknown.
-    `holds`: all operations that some rank has been in for more than a moment.
+    The others did not make the call: they left early, or the rank made one more step or was merely the first. `holds`:
+    all operations that some rank has been in for more than a moment.
     """
     (*pending,) = (rank for rank, status in fronts.status.items() if status != "idle")
     waiting = [rank for hold in holds for rank in hold.waiting]

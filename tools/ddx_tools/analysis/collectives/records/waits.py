@@ -36,9 +36,10 @@ class Recorded(Hold):
 def find_holds(
     records: Records, fronts: Fronts, deviating: Mapping[int, Set[int]], patience_s: float | None = None
 ) -> list[Recorded]:
-    """All operations that a rank has been in for more than a moment. `deviating`: per group, the deviating ranks.
+    """Return the operations in which ranks have waited for at least `patience_s` seconds.
 
-    `patience_s`: how long a moment is; None takes it from the records.
+    Waits of unknown length are included; if `patience_s` is None, a limit derived from the records applies.
+    `deviating`: per group id, the ranks that deviate from the majority.
     """
     patience_s = records.patience_s if patience_s is None else patience_s
     holds: dict[tuple[int, int, str], Recorded] = {}

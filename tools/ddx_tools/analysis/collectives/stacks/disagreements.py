@@ -16,7 +16,11 @@ from ddx_tools.model.diagnosis import Finding, Severity, distinct
 
 
 def disagreements(store: Store, waiting: Sequence[RankView], texts: ProgramTexts) -> list[Finding]:
-    """Findings about how ranks that all wait for each other differ."""
+    """Return findings about how the stacks of ranks differ that all wait for each other.
+
+    One case is reported alone: ranks within a group were used as global ranks, and exactly the first group has
+    finished.
+    """
     numbered = numbered_within_group(waiting, texts)
     if any(finding.attributes["first_group_through"] for finding in numbered):
         return numbered  # ranks that have finished do not deviate, however few they are

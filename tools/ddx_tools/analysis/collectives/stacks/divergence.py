@@ -88,9 +88,9 @@ class ProgramTexts:
         return self._parted(Relation("same_line") if shared >= 0 else UNRELATED, rank, peer, shared)
 
     def leaves_members_open(self, rank: RankView, peer: RankView) -> bool:
-        """Whether a rank's call passes a process group that a peer in another call need not be a member of.
+        """Whether a rank is in a call on a process group of which the peer need not be a member.
 
-        A call that only some ranks are meant to make is their own doing.
+        False if the call passes no group, or if only the rank's call is under a condition on the rank.
         """
         text = self.of(rank.user_stack[-1][0]) if rank.user_stack else None
         return text is not None and text.names_group(rank.user_stack[-1][1]) and not self.parting(rank, peer).alone_by

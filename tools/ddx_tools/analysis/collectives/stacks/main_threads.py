@@ -84,16 +84,20 @@ class RankView:
         return f"{place.file}:{place.line} {place.function}, {self.operation or self.activity}{text}"[:_QUOTE_LIMIT]
 
     def evidence(self) -> Evidence:
-        """Evidence for where it is; for a file with several ranks, the original line that shows it."""
+        """Return evidence for where the rank's main thread is, citing its stack dump.
+
+        For a file with several ranks, it quotes the line of the file that shows this rank.
+        """
         if self.source_line is not None:
             return Evidence(source=self.source, line=self.source_line, quote=(self.source_text or "")[:_QUOTE_LIMIT])
         return Evidence(source=self.source, quote=self.standing)
 
 
 def rank_views(store: Store) -> list[RankView]:
-    """The main thread of every rank whose stack was read, by rank; without stacks of an attempt before those of others.
+    """Return the state of every rank's main thread according to its stack samples, in rank order.
 
-    A stack is of an earlier attempt if the launcher ended its process and then started the workers again.
+    Stacks from an earlier attempt of the job are left out unless there are no others. A stack is from one if the
+    launcher ended its process and then started the workers again.
     """
     rows = store.query(
         "SELECT * FROM stack_threads WHERE is_main AND role = 'rank' AND rank IS NOT NULL "

@@ -40,7 +40,11 @@ def point_to_point(store: Store, p2p: Sequence[RankView], texts: ProgramTexts, *
 
 
 def with_transfers(views: Sequence[RankView], texts: ProgramTexts) -> list[RankView]:
-    """The views, with a wait on a handle turned into a wait for a transfer if its function creates no other handles."""
+    """Return the views with `work.wait()` on a send or receive marked as point-to-point waits.
+
+    A rank that waits on a handle counts only if the source shows that a transfer created the handle. All other views
+    are unchanged.
+    """
     told = ((view, _awaited(view, texts)) for view in views)
     return [replace(view, activity="p2p", operation=transfer) if transfer else view for view, transfer in told]
 

@@ -16,7 +16,10 @@ Row = dict[str, Any]
 
 
 def text_findings(store: Store) -> list[Finding]:
-    """Return one finding for each kind of fact, with all its places."""
+    """Return the findings about the facts in the user's notes and texts.
+
+    Equal facts from several lines become one finding that covers all these lines.
+    """
     rows = store.query("SELECT * FROM text_facts ORDER BY source, source_line")
     for row in rows:
         row["attributes"], row["ranks"] = json.loads(row["attributes"]), json.loads(row["ranks"])

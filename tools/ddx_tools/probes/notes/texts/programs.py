@@ -48,12 +48,18 @@ class ProgramText:
 
     @cached_property
     def by_one_rank(self) -> set[int]:
-        """The ids of the nodes inside a condition on the rank."""
+        """Return the `id()`s of the syntax nodes that run on some ranks only.
+
+        These are all nodes of `if` statements that test the rank or the part of the model.
+        """
         guards = [node for node in self.nodes if isinstance(node, ast.If) and asks_which_rank(node.test)]
         return {id(inner) for guard in guards for inner in ast.walk(guard)}
 
     def seen(self, code: str, node: ast.expr | ast.stmt, summary: str, **attributes: Any) -> TextFact:
-        """Return a fact found at a node."""
+        """Return a fact that quotes the program line on which a syntax node begins.
+
+        `code` and `summary` are those of the finding; `attributes` are passed on to `text_fact.seen`.
+        """
         line = self.lines[node.lineno - 1] if node.lineno <= len(self.lines) else ""
         return seen(code, node.lineno, line, summary, **attributes)
 

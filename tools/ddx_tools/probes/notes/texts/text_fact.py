@@ -27,7 +27,11 @@ class TextFact:
 
 
 def seen(code: str, number: int, line: str, summary: str, /, **attributes: Any) -> TextFact:
-    """Return a fact that quotes a line; `ranks` and `severity` are taken out of the attributes."""
+    """Build a fact that a line of a text shows; the line is its quote.
+
+    `code` is that of the finding, `number` that of the line. The attributes `ranks` and `severity` become fields of the
+    fact; the default severity is notice.
+    """
     ranks, severity = attributes.pop("ranks", ()), attributes.pop("severity", "notice")
     return TextFact(code, number, line.strip()[:_QUOTE_LIMIT], summary, attributes, ranks, severity)
 
