@@ -386,7 +386,7 @@ def test_sentences_agree_in_number_with_their_ranks() -> None:
     one = cause("stop", "rank.stopped", fix=["{odd.ranks} is stopped", "{odd.ranks} wait for it"])
     assert judged([WAIT, STOPPED], one).fix == ["rank 2 is stopped", "rank 2 waits for it"]
     assert judged([WAIT, seen("rank.stopped", 2, 3)], one).fix == ["ranks 2-3 are stopped", "ranks 2-3 wait for it"]
-    assert judged([WAIT, seen("rank.stopped")], one).fix[0] == "an unnamed rank is stopped"
+    assert judged([WAIT, seen("rank.stopped")], one).fix[0] == "an unidentified rank is stopped"
 
 
 def test_what_is_left_over_yields_to_what_explains_the_same_and_has_more() -> None:

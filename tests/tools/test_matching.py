@@ -160,7 +160,7 @@ def test_placeholders_become_what_was_seen() -> None:
 
 
 def test_placeholders_without_a_value_do_not_break_a_sentence() -> None:
-    assert fill("{x.ranks}, {x.place}, {x.state}", {}) == "an unnamed rank, an unknown place, unknown"
+    assert fill("{x.ranks}, {x.place}, {x.state}", {}) == "an unidentified rank, an unknown place, unknown"
 
 
 @pytest.mark.parametrize("question", ["What does {a.ranks} do?", "What do {a.ranks} do?"])

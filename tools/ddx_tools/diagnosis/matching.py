@@ -122,7 +122,7 @@ def fill(text: str, bindings: dict[str, list[Finding]]) -> str:
     def value(slot: re.Match[str]) -> str:
         found = bindings.get(slot[1], [])
         if slot[2] == "ranks":
-            return rank_list({rank for finding in found for rank in finding.ranks}, nobody="an unnamed rank")
+            return rank_list({rank for finding in found for rank in finding.ranks}, nobody="an unidentified rank")
         if slot[2] == "place":
             # The call that a rank skipped, and the branch it took, are among its places but have their own attributes.
             others = {f.attributes.get(name) for f in found for name in ("peer_place", "way_at")}
