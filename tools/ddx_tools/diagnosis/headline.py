@@ -210,7 +210,8 @@ def _sentence(suspect: Suspect, waits: Waits) -> str:
     ended = suspect.event is SuspectEvent.ENDED
     place = f" at {suspect.locations[0].short()}" if suspect.locations else ""
     if how := _ended_how(suspect):
-        told = f"{who}{how}{place}{who_waits(graph, suspect.ranks)}"
+        how = f"{how[:-1]}{place})" if how.endswith(")") else f"{how}{place}"
+        told = f"{who}{how}{who_waits(graph, suspect.ranks)}"
     elif suspect.says.startswith(f"{who} ") and any(one.ranks == suspect.ranks for one in waits.suspects):
         told = _placed(suspect.says[:_LONGEST].rstrip("."), suspect)
     else:
