@@ -36,10 +36,13 @@ def work_at_the_limit(steps: list[LogEvent], events: list[LogEvent], crowd: Crow
             if is_going_on and _runs_on(event, first, timeouts, min(limits, default=None)):
                 at_work[event.details["bar"]].append(event)
     reporters = {rank for event in timeouts for rank in event.ranks}
+    everybody_waits = reporters >= crowd.everybody
     for label, told in at_work.items():
         waited_for = [event for event in told if not set(event.ranks) & reporters]
+        if everybody_waits and crowd.complete:
+            waited_for = [event for event in waited_for if event.ranks]
         if waited_for:
-            yield _continues(label, waited_for, timeouts, crowd)
+            yield _continues(label, waited_for, timeouts, crowd, everybody_waits=everybody_waits)
         elif _at_work_itself(timeouts) and {rank for event in told for rank in event.ranks} >= crowd.everybody:
             yield _all_at_work(label, told)
 
@@ -104,13 +107,18 @@ def _at_work_itself(timeouts: list[LogEvent]) -> bool:
     return all(event.row["code"] != "gloo_timeout" for event in timeouts)
 
 
-def _continues(label: str, told: list[LogEvent], timeouts: list[LogEvent], crowd: Crowd) -> Finding:
-    """The finding about ranks whose unfinished work held up the others; it quotes the longest work."""
+def _continues(
+    label: str, told: list[LogEvent], timeouts: list[LogEvent], crowd: Crowd, *, everybody_waits: bool
+) -> Finding:
+    """The finding about ranks whose unfinished work held up the others; it quotes the longest work.
+
+    `everybody_waits`: all ranks that the log mentions timed out, so nothing shows that a further one exists.
+    """
     event = max(told, key=_how_long)
     ranks, joined = sorted({rank for one in told for rank in one.ranks}), None
     if not ranks and len(crowd.silent) == 1:
         ranks, joined = sorted(crowd.silent), "the only rank that reports nothing"
-    waited_for = bool(ranks) or _outlasts(event, timeouts) or _is_as_long(event, timeouts)
+    waited_for = bool(ranks) or (not everybody_waits and (_outlasts(event, timeouts) or _is_as_long(event, timeouts)))
     percent, bar = _percent(event), label or "a progress bar"
     who = rank_list(ranks).capitalize() if ranks else "An unidentified rank"
     was = f"was at {percent:g} % of work of its own ({bar}) when its"
