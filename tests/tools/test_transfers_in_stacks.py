@@ -91,6 +91,35 @@ def test_two_that_trade_wait_for_each_other_and_two_that_report_to_a_third_do_no
     assert said.culprits.ranks == [], "either they, or the one that should have received, went another way"
 
 
+EXCHANGE = """\
+def exchange(job):
+    {first}
+    dist.recv(job.theirs, job.there)
+    {last}
+"""
+SEND = "dist.{}(job.ours, job.here)"
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "verdict", "cause"),
+    [
+        ("job.ready()", SEND.format("send"), Verdict.DIAGNOSED, "p2p-deadlock"),
+        (SEND.format("isend"), "job.done()", Verdict.UNDECIDED, "p2p-unmatched"),
+        (SEND.format("send"), "job.done()", Verdict.UNDECIDED, "p2p-unmatched"),
+        ("if job.late: " + SEND.format("send"), SEND.format("send"), Verdict.DIAGNOSED, "p2p-deadlock"),
+    ],
+    ids=["all receive first", "all have posted their sends", "all have sent", "few have sent"],
+)
+def test_the_order_of_calls_explains_no_wait_of_ranks_that_have_sent(
+    first: str, last: str, verdict: Verdict, cause: str
+) -> None:
+    program = Program(EXCHANGE.format(first=first, last=last))
+    for rank in range(4):
+        program.rank(rank, "recv", "dist.recv")
+    said = program.diagnosis()
+    assert (said.verdict, said.causes[0].id) == (verdict, cause)
+
+
 def test_whether_two_senders_wait_for_each_other_is_open_without_the_other_end() -> None:
     said = beside_collectives(ALONE).diagnosis()
     assert said.verdict is Verdict.UNDECIDED

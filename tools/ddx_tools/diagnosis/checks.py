@@ -68,7 +68,10 @@ def within_reach(check: NextCheck | None, *, live: bool) -> NextCheck | None:
     """The check as it can be done from here: without the live job, a question to the person who has it."""
     if check is None or not is_out_of_reach(check, live=live):
         return check
-    by_hand = f"{check.question} If the job is still running, on its host: ddx {check.probe.replace('_', '-')}."
+    settings = {name: value for name, value in check.args.items() if value and isinstance(value, bool | int | float)}
+    options = (f" --{name}" if value is True else f" --{name} {value}" for name, value in settings.items())
+    command = f"{check.probe}{''.join(options)}".replace("_", "-")
+    by_hand = f"{check.question} If the job is still running, on its host: ddx {command}."
     return NextCheck(probe="ask", question=by_hand, separates=check.separates)
 
 

@@ -187,8 +187,9 @@ def _unmatched(views: Sequence[RankView], texts: ProgramTexts, why: str, *, besi
 def _other_end(views: Sequence[RankView], texts: ProgramTexts) -> str | None:
     """Where the function in which ranks send (or receive) contains the matching call; None if its text is unknown.
 
-    in_turn: the same rank makes it, before or after, as in a mutual exchange.  other_branch: other ranks make it while
-    these are in their call, so a rank in neither has finished.  absent: the function has none.
+    in_turn: the same rank makes it later, as in a mutual exchange.  made_before: each rank has made it already, so no
+    order of the calls explains the wait.  other_branch: other ranks make it while these are in their call, so a rank
+    in neither has finished.  absent: the function has none.
     """
     kinds = set()
     for view in views:
@@ -198,8 +199,12 @@ def _other_end(views: Sequence[RankView], texts: ProgramTexts) -> str | None:
         line = view.place.line
         names = _RECEIVES if view.operation in _SENDS else _SENDS
         relations = [text.relation(line, other) for other in text.calls_of(line, names)]
-        parted = [relation.kind == "other_branch" or relation.guard_on_rank for relation in relations]
-        kinds.add("absent" if not parted else "other_branch" if all(parted) else "in_turn")
+        own = [each for each in relations if each.kind != "other_branch" and not each.guard_on_rank]
+        if not own:
+            kinds.add("other_branch" if relations else "absent")
+        else:
+            made = all(each.kind == "after" and not each.peer_ways_around for each in own)
+            kinds.add("made_before" if made else "in_turn")
     return kinds.pop() if len(kinds) == 1 else None
 
 
