@@ -58,6 +58,26 @@ def test_a_call_that_one_rank_makes_alone_comes_out_of_the_condition() -> None:
     assert "        torch.save(state_dict_of_all_ranks, out)" in told
 
 
+def test_a_barrier_after_a_save_stays_after_it() -> None:
+    text = "def main():\n    if rank == 0:\n        torch.save(model, out)\n        dist.barrier()\n    load(out)\n"
+    with Store() as store:
+        named = CandidateCause(id=ALONE, title="", category="", probability=0.9, level=Level.ESTABLISHED)
+        culprits = Party(ranks=[0], locations=[Location(file=FILE, line=4)])
+        said = Diagnosis(verdict=Verdict.DIAGNOSED, headline="", causes=[named], culprits=culprits)
+        at: dict[str, Any] = {"host": "n", "pid": 1, "snapshot": 0, "tid": 1}
+        frame = {**at, "depth": 1, "file": FILE, "line": 4, "function": "main", "is_user": True}
+        inner = {**at, "depth": 0, "file": "/lib/x.py", "line": 9, "function": "barrier", "is_user": False}
+        sources = [{"host": "n", "file": FILE, "text": text}]
+        store.insert({"sources": sources, "stack_frames": [frame, inner]})
+        diff = [line for line in suggested(store, said, ("PyTorch",)) if line[:1] in "+- "]
+    after = diff.index("+    dist.barrier()")
+    assert diff.index("         torch.save(model, out)") < after < diff.index("     load(out)")
+    assert "-        dist.barrier()" in diff
+    between = text.replace("barrier()\n", "barrier()\n        report()\n")
+    assert changed(between, ALONE, 4, "barrier") == between, "neither before the save nor after the report"
+    assert changed(between.replace("torch.save(model, out)", "print(out)"), ALONE, 4, "barrier") != between
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -202,7 +202,10 @@ def _writing(texts: Iterable[str], names: Collection[str]) -> set[str]:
 
 
 def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
-    """Move a call that only one rank makes in front of the condition on the rank; None if that is not possible."""
+    """Move a call that only one rank makes out of the condition on the rank; None if that is not possible.
+
+    It comes in front of the condition, or behind it if it is the last of several statements: a barrier after a save.
+    """
     tree = parsed(text)
     guards = [one for one in _around(tree.body, line) if isinstance(one, ast.If)] if tree else []
     guard = next((one for one in guards if not one.orelse and asks_for_the_rank(ast.unparse(one.test))), None)
@@ -221,11 +224,16 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
         return None
     if any(map(_is_of_a_rank, ast.walk(guard.test))):
         return None
+    alone = isinstance(statement, ast.Expr) and statement.value is call
+    earlier = guard.body[: guard.body.index(statement)]
+    behind = bool(earlier) and alone and statement is guard.body[-1]
+    if not behind and any(isinstance(n, ast.Call) and _WRITES.search(_name(n)) for e in earlier for n in ast.walk(e)):
+        return None  # it would come before what this rank wrote
     start = _offset(text, call.lineno, call.col_offset)
     end = _offset(text, call.end_lineno or 0, call.end_col_offset or 0)
     indent = " " * guard.col_offset
     moved, kept = text[start:end], text.split("\n")
-    if isinstance(statement, ast.Expr) and statement.value is call:
+    if alone:
         # If the condition guards nothing else, it is removed as well.
         first = guard.lineno if len(guard.body) == 1 else statement.lineno
         del kept[first - 1 : statement.end_lineno]
@@ -233,7 +241,9 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
         name = f"{_name(call).strip('_')}_of_all_ranks"
         moved, kept = f"{name} = {moved}", f"{text[:start]}{name}{text[end:]}".split("\n")
     lines = [f"{indent}if {' and '.join(others)}:", f"{indent}    {moved}"] if others else [indent + moved]
-    return "\n".join([*kept[: guard.lineno - 1], *lines, *kept[guard.lineno - 1 :]])
+    removed = len(text.split("\n")) - len(kept)
+    at = (guard.end_lineno or 0) - removed if behind else guard.lineno - 1
+    return "\n".join([*kept[:at], *lines, *kept[at:]])
 
 
 def _is_of_a_rank(node: ast.AST) -> bool:
