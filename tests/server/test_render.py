@@ -218,6 +218,15 @@ def test_equal_lines_in_a_row_take_one_line_of_the_case_file() -> None:
     assert shown == ["step 0  (8 times in a row)", "step 10", "step 20  (2 times in a row)"]
 
 
+def test_a_healthy_answer_has_its_case_file_on_request() -> None:
+    case = CaseFile(parts=[CasePart(at="material train.log:1", text="step 0")])
+    diagnosis = Diagnosis(verdict=Verdict.HEALTHY, headline="all ranks make progress", case=case)
+    for with_case in (False, True):
+        out = console()
+        render_diagnosis(diagnosis, out, with_case=with_case)
+        assert ("step 0" in printed(out)) is with_case
+
+
 # --- commands to copy
 
 

@@ -48,8 +48,8 @@ class Section:
 
 
 def render_diagnosis(diagnosis: Diagnosis, console: Console, *, with_case: bool = False) -> None:
-    """Print a diagnosis. With `with_case`, print the case file even if a cause is diagnosed."""
-    if diagnosis.verdict is Verdict.DIAGNOSED and not with_case:
+    """Print a diagnosis. With `with_case`, print the case file even if a cause is diagnosed, or if the job is well."""
+    if diagnosis.verdict in (Verdict.DIAGNOSED, Verdict.HEALTHY) and not with_case:
         diagnosis = diagnosis.model_copy(update={"case": CaseFile()})
     told = f"{diagnosis.verdict.upper()}  "
     headline = Text(told, _STYLES[diagnosis.verdict]) + safe(diagnosis.headline, "bold", limit=_LONGEST)

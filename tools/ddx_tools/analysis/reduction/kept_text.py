@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ddx_tools.evidence.store import Store
+from ddx_tools.model.grouping import gathered
 
 _MOST_LINES = 40_000
 _SMALL_BYTES = 2_500
@@ -94,4 +95,13 @@ def texts_of(rows: list[dict[str, Any]], materials: list[dict[str, Any]]) -> lis
         kinds = (material.get("kinds") or "").split(", ")
         is_note, is_log = "note" in kinds, "log" in kinds
         texts.append(KeptText(path, source, counts[path, source], is_note, is_log, material.get("size_bytes"), kept))
-    return texts
+    by_path = gathered((text.path, text) for text in texts)
+    return [text for text in texts if not any(_continues(other, text) for other in by_path[text.path])]
+
+
+def _continues(later: KeptText, earlier: KeptText) -> bool:
+    """Whether one reading of a file is of the same file after it grew."""
+    if later.count <= earlier.count:
+        return False
+    both = later.by_number.keys() & earlier.by_number.keys()
+    return bool(both) and all(later.by_number[number].text == earlier.by_number[number].text for number in both)

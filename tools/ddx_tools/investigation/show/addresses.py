@@ -175,7 +175,9 @@ def names_of(journal: Sequence[JournalEntry], target: Iterable[str], *, kept: bo
     places: dict[str, str] = {}
     for entry in journal:
         if entry.path:
-            file = whole.get(entry.key) == entry.path
+            # What is not kept is read again when it is shown, so any reading of a file has its name.
+            again = not kept and entry.op in ("look", "read") and not entry.tail
+            file = again or whole.get(entry.key) == entry.path
             told = entry.key if file else entry.path if kept else others[entry.path]
             places[entry.path] = told.removeprefix(f"{base}/") if base else told
     return Names(places, base)
