@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from ddx_evals.metamorphic.clocks import with_later_clocks
-from ddx_evals.metamorphic.growth import LOG_SUFFIXES, grown
+from ddx_evals.metamorphic.growth import LOG_SUFFIXES, first_date, grown
 
 Texts = Mapping[str, bytes]
 """Texts by path within the folder."""
@@ -68,11 +68,13 @@ def is_note(path: str) -> bool:
 
 
 def neutral_lines(texts: Texts, rng: random.Random) -> Changed | None:
-    """Insert library lines that occur in any job into logs."""
-    changed = {
-        path: grown(data, _NEUTRAL_BYTES, rng.randrange(1 << 30), moves=False) if is_log(path) else data
-        for path, data in texts.items()
-    }
+    """Insert library lines that occur in any job into logs, with times of the log or, without, of the other files."""
+    changed = {}
+    for path, data in texts.items():
+        if is_log(path):
+            start = first_date([data, *texts.values()])
+            data = grown(data, _NEUTRAL_BYTES, rng.randrange(1 << 30), moves=False, start=start)
+        changed[path] = data
     return Changed(changed) if changed != texts else None
 
 

@@ -48,12 +48,13 @@ _LOUD = (
 class Chatter:
     """Neutral lines, a few at a time; the same seed gives the same lines.
 
-    `moves`: whether step lines are among them, which show that the job makes progress.
+    `moves`: whether step lines are among them, which show that the job makes progress. `start`: the time of the first
+    line; each comes a little later.
     """
 
-    def __init__(self, seed: int, *, moves: bool = True) -> None:
+    def __init__(self, seed: int, *, moves: bool = True, start: datetime | None = None) -> None:
         self._random = random.Random(seed)
-        self._time = datetime(2026, 3, 1, 8)
+        self._time = start or datetime(2026, 3, 1, 8)
         self._step = 0
         self._kinds: tuple[Callable[[], Iterator[str]], ...] = (
             self._download,
@@ -75,7 +76,7 @@ class Chatter:
         return list(self._random.choice(self._kinds)())
 
     def _stamp(self) -> str:
-        self._time += timedelta(milliseconds=self._random.randrange(5, 9000))
+        self._time += timedelta(milliseconds=self._random.randrange(5, 900))
         return self._time.isoformat(" ", "milliseconds").replace(".", ",")
 
     def _word(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
@@ -23,10 +25,15 @@ class Grower(StrEnum):
     """The log's own ordinary lines, as if it had begun much earlier."""
 
 
-def grown(data: bytes, more_bytes: int, seed: int, *, moves: bool = True) -> bytes:
-    """Insert `more_bytes` of chatter at random places between a log's lines, which stay unchanged."""
-    chatter, rng = Chatter(seed, moves=moves), random.Random(seed + 1)
+def grown(data: bytes, more_bytes: int, seed: int, *, moves: bool = True, start: datetime | None = None) -> bytes:
+    """Insert `more_bytes` of chatter at random places between a log's lines, which stay unchanged.
+
+    `start`: the time that the chatter begins with, if its lines must not tell of another time than the material.
+    """
+    chatter, rng = Chatter(seed, moves=moves, start=start), random.Random(seed + 1)
     lines = _lines(data)
+    labels = [found[0] for line in lines if (found := _LABEL.match(line))]
+    is_labelled = len(labels) >= _LABELLED_SHARE * len(lines)
     places = sorted(rng.randrange(len(lines) + 1) for _ in range(max(4, len(lines))))
     share = more_bytes // len(places)
     pieces: list[bytes] = []
@@ -36,10 +43,33 @@ def grown(data: bytes, more_bytes: int, seed: int, *, moves: bool = True) -> byt
         at = place
         size = 0
         while size < share:
-            told = "".join(f"{line}\n" for line in chatter.some()).encode()
+            label = rng.choice(labels) if labels and is_labelled else b""
+            told = b"".join(label + f"{line}\n".encode() for line in chatter.some())
             pieces.append(told)
             size += len(told)
     return b"".join([*pieces, *lines[at:]])
+
+
+_LABEL = re.compile(rb"\s*\d+: |\[\d+,\d+\]<std\w+>: ?")
+"""What srun and mpirun put before each line of a rank."""
+_LABELLED_SHARE = 0.9
+_DATE = re.compile(rb"\b(20\d\d)[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)")
+_MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+_SYSLOG = re.compile(rb"^(" + b"|".join(_MONTHS) + rb") +(\d{1,2}) (\d\d):(\d\d):(\d\d) ", re.M)
+
+
+def first_date(texts: Iterable[bytes]) -> datetime | None:
+    """Return the first time with a date in the first text that has one; lines of syslog are taken for 2026's."""
+    for text in texts:
+        try:
+            if found := _DATE.search(text):
+                return datetime(*map(int, found.groups()))  # type: ignore[arg-type]
+            if found := _SYSLOG.search(text):
+                month = _MONTHS.index(found[1]) + 1
+                return datetime(2026, month, *map(int, found.groups()[1:]))  # type: ignore[arg-type]
+        except ValueError:
+            continue
+    return None
 
 
 def grown_earlier(data: bytes, more_bytes: int, seed: int, without: Collection[bytes] = ()) -> bytes:

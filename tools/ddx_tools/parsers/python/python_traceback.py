@@ -123,8 +123,10 @@ class TracebackReader:
             self._junk = 0
             if len(current.frames) < _FRAME_LIMIT:
                 current.frames.append(TracebackFrame(frame[2], int(frame[3]), frame[4] or ""))
-        elif text.startswith("  "):
+        elif text.startswith("    "):
             self._code(text)
+        elif text.startswith("  "):
+            pass  # such as the line of code below a warning, or "[Previous line repeated 990 more times]"
         elif (found := _EXCEPTION.match(text)) and not line.is_record and self._may_end(found[1]):
             self._name(line, found[1], found[2] or "")
         elif text.strip():
@@ -153,7 +155,7 @@ class TracebackReader:
             braid.frame(line.number, TracebackFrame(frame[2], int(frame[3]), frame[4] or ""))
         elif text.startswith("   ") and not _MARKERS.issuperset(text):
             braid.code(line.number, text.strip()[:_CODE_CHARS])
-        elif (found := _EXCEPTION.match(text)) and not line.is_record:
+        elif (found := _EXCEPTION.match(text)) and not line.is_record and not found[1].endswith("Warning"):
             braid.exception(line.number, line.raw, found[1][:300], (found[2] or "")[:_MESSAGE_CHARS])
         if braid.is_over:
             self._finish()
