@@ -76,7 +76,8 @@ def _with_values(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     """An answer whose headline names a place, with sizes, types or operations of which nothing is said yet."""
     claims = [claim for claim in answer.evidence if claim.finding in _OF_VALUES]
     added = detail(claims, findings) if answer.verdict is Verdict.DIAGNOSED else ""
-    if not added or added in answer.headline or len(answer.headline) > _LONG:
+    is_full = _WAITED_FOR.search(answer.headline) or len(answer.headline) > _LONG
+    if not added or added in answer.headline or is_full:
         return answer
     return answer.model_copy(update={"headline": f"{answer.headline} ({added})"})
 
