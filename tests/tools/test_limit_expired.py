@@ -69,6 +69,20 @@ def test_a_limit_of_hundreds_of_digits_is_no_number(tmp_path: Path) -> None:
     read(tmp_path, f"step 1 loss 2.0\nTimed out waiting {'9' * 390}ms for recv operation to complete\n" * 2)
 
 
+@pytest.mark.parametrize(
+    ("world", "outlasts", "waited_for"),
+    [("world_size: 4\n", (0, 1, 2, 3), None), ("world_size: 4\n", (1, 2, 3), True), ("", (0, 1, 2, 3), False)],
+    ids=["all ranks wait", "a rank is missing", "all that are known wait"],
+)
+def test_unlabelled_work_is_of_nobody_if_all_ranks_timed_out(
+    world: str, outlasts: tuple[int, ...], waited_for: bool | None, tmp_path: Path
+) -> None:
+    bar = "Map (num_proc=8):  {}%|###   | {}000/100000 [29:58<00:30, 155.6 examples/s]\n"
+    text = world + bar.format(90, 90) + "".join(old_timeout(rank, 2) for rank in outlasts) + bar.format(97, 97)
+    found = of_code(read(tmp_path, text), "rank.progress_continues")
+    assert [one.attributes["waited_for"] for one in found] == ([] if waited_for is None else [waited_for])
+
+
 def test_all_ranks_at_work_are_not_waiting_for_one(tmp_path: Path) -> None:
     timeouts = "".join(old_timeout(rank, 2) for rank in range(4))
     everybody = "".join(counts(rank, 10, 60) for rank in range(4))
