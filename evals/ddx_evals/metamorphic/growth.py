@@ -28,7 +28,7 @@ class Grower(StrEnum):
 def grown(data: bytes, more_bytes: int, seed: int, *, moves: bool = True, start: datetime | None = None) -> bytes:
     """Insert `more_bytes` of chatter at random places between a log's lines, which stay unchanged.
 
-    `start`: the time that the chatter begins with, if its lines must not tell of another time than the material.
+    `start`: the time that the chatter begins with, if the material is of another time.
     """
     chatter, rng = Chatter(seed, moves=moves, start=start), random.Random(seed + 1)
     lines = _lines(data)
