@@ -201,8 +201,13 @@ def shifted_clocks(texts: Texts, rng: random.Random) -> Changed | None:
 
 
 def carriage_returns(texts: Texts, rng: random.Random) -> Changed | None:
-    """Change line ends to those of Windows."""
-    return Changed({path: data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for path, data in texts.items()})
+    """Change the line ends of texts to those of Windows."""
+    return Changed(
+        {
+            path: data if b"\0" in data else data.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+            for path, data in texts.items()
+        }
+    )
 
 
 def colours(texts: Texts, rng: random.Random) -> Changed | None:

@@ -224,6 +224,11 @@ def read_events(store: Store) -> list[LogEvent]:
 _EVIDENCE_LIMIT = 8
 
 
+def is_training_step(event: LogEvent) -> bool:
+    """Whether a row is a step of training, and not progress of other work such as a download or tokenizing."""
+    return event.kind == "step" and not event.details.get("own_work")
+
+
 def step_number(event: LogEvent) -> int | None:
     """The step number, or the batch number if no step is printed."""
     step: int | None = event.details.get("step")

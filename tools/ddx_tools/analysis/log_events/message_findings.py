@@ -16,7 +16,7 @@ from ddx_tools.analysis.log_events.cuda_oom import parse_cuda_oom
 from ddx_tools.analysis.log_events.fingerprint import message_values
 from ddx_tools.analysis.log_events.handled_exceptions import handled_exceptions
 from ddx_tools.analysis.log_events.known_ranks import read_crowd
-from ddx_tools.analysis.log_events.log_event import LogEvent
+from ddx_tools.analysis.log_events.log_event import LogEvent, is_training_step
 from ddx_tools.knowledge.known_messages import Signature, signature
 from ddx_tools.knowledge.library_messages import exception_messages
 from ddx_tools.knowledge.phases import phase_of_exception
@@ -77,7 +77,7 @@ def message_findings(events: list[LogEvent]) -> list[Finding]:
     """Findings from all known messages, with those that report a failure of their own first."""
     messages = _messages(events)
     everybody = read_crowd(events).everybody
-    steps_done = True if any(event.kind == "step" for event in events) else None
+    steps_done = True if any(map(is_training_step, events)) else None
     by_subject: dict[tuple[str, str | None], list[_Message]] = defaultdict(list)
     for message in messages:
         for code in message.known.findings if not message.handled else (_GENERAL,):

@@ -13,6 +13,7 @@ from ddx_tools.analysis.log_events.log_event import (
     REPORTED_ENDS,
     LogEvent,
     is_kernel_message,
+    is_training_step,
     read_events,
     short_name,
     step_finding,
@@ -132,7 +133,7 @@ def _ranks_unseen(store: Store, events: list[LogEvent], findings: list[Finding])
         store.query(f"SELECT host FROM {table} LIMIT 1") for table in _OF_RANKS
     ):
         return
-    steps = any(event.kind == "step" for event in events)
+    steps = any(map(is_training_step, events))
     ended = any(finding.code in _ENDS or finding.severity is Severity.FAILURE for finding in findings)
     how = f"{'training steps' if steps else 'no training step'} and {'an end' if ended else 'no end'}"
     yield Finding(
