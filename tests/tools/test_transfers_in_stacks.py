@@ -120,6 +120,15 @@ def test_the_order_of_calls_explains_no_wait_of_ranks_that_have_sent(
     assert (said.verdict, said.causes[0].id) == (verdict, cause)
 
 
+def test_transfers_that_were_all_posted_do_not_fit_together() -> None:
+    program = Program(RING.format(peer="(place + 2) % size"))
+    for rank in range(4):
+        program.rank(rank, "", "work.wait()")
+    said = program.diagnosis()
+    assert (said.verdict, said.causes[0].id) == (Verdict.UNDECIDED, "p2p-unmatched")
+    assert said.next_check and "p2p-unmatched" in said.next_check.separates
+
+
 def test_whether_two_senders_wait_for_each_other_is_open_without_the_other_end() -> None:
     said = beside_collectives(ALONE).diagnosis()
     assert said.verdict is Verdict.UNDECIDED

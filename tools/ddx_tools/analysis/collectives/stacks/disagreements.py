@@ -48,6 +48,9 @@ def _differences(store: Store, waiting: Sequence[RankView], texts: ProgramTexts)
         return [_mismatch("call_site", by_site, texts, complete), *_missing_members(by_site, texts)]
     if len(waiting) < 2:
         return []
+    if len(p2p) == len(waiting):
+        # That all make the same transfers does not show that these fit together.
+        return [] if complete is False else point_to_point(store, p2p, texts, others=0)
     return [
         raising.all_entered(
             Where("stacks", operation=waiting[0].operation),

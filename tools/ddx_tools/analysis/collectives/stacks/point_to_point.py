@@ -162,9 +162,13 @@ def _nobody_answers(p2p: Sequence[RankView], texts: ProgramTexts, *, alone: bool
             return [_unmatched(p2p, texts, f"no rank is in {_ONE_SIDED[operation]}")]
         summary = f"{who(p2p)} all wait in {operation}, and no rank is in {_ONE_SIDED[operation]}"
     elif alone and many:
+        # A function that waits on handles has made both halves of its exchange.
+        other_end = "made_before" if operations == [TOLD_BY_TEXT] else None
         summary = f"{who(p2p)} all wait for each other's sends and receives"
     else:
         return []
+    # Where all transfers are posted before the wait, as in one batch, their order does not matter.
+    operations = ["batch_p2p" if each == TOLD_BY_TEXT else each for each in operations]
     facts: dict[str, Any] = {"operations": operations, "everybody": alone, "other_end": other_end}
     return [make_finding("p2p.circular_wait", Severity.FAILURE, p2p, summary, **facts)]
 
