@@ -128,3 +128,13 @@ def test_no_traceback_ever_holds_what_no_rank_wrote(seed: int, loads: int, waits
     for item in found:
         choices = [written[item[0]]] if item[0] else list(written.values())
         assert any(item[2:] == whole[2 : len(item)] for whole in choices), mixed
+
+
+def test_a_warning_of_another_process_ends_no_traceback_and_an_own_one_does() -> None:
+    mixed = round_robin(LOADS, WAITS)
+    printed = [*mixed[:7], "DeprecationWarning: argument 'bf16' will be removed", "  warnings.warn(", *mixed[7:]]
+    assert sorted(told(printed)) == sorted(told(mixed))
+    strict = [*LOADS[:7], '  File "data.py", line 6, in load', "    warnings.warn('slow')", "UserWarning: slow"]
+    assert [row[:2] for row in told(round_robin(strict, strict))] == [("UserWarning", "slow")] * 2
+    between = [*LOADS[:6], "DeprecationWarning: argument 'bf16' will be removed", "  warnings.warn(", *LOADS[6:]]
+    assert told(between) == [alone(LOADS)]

@@ -59,6 +59,11 @@ class Braid:
         """Whether line `number` is so far below the last traceback line that none will follow."""
         return number - self._last_number > _SILENCE_LINES
 
+    @property
+    def issues_a_warning(self) -> bool:
+        """Whether an open traceback is at a line that issues a warning, which `-W error` makes an exception."""
+        return any("warn" in frame.code for traceback in self._open for frame in traceback.frames[-1:])
+
     def finished(self) -> list[Traceback]:
         """Return all tracebacks, unfinished ones last."""
         return [*self._done, *(traceback for traceback in self._open if id(traceback) not in self._lost)]

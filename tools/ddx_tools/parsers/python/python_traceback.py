@@ -155,7 +155,11 @@ class TracebackReader:
             braid.frame(line.number, TracebackFrame(frame[2], int(frame[3]), frame[4] or ""))
         elif text.startswith("   ") and not _MARKERS.issuperset(text):
             braid.code(line.number, text.strip()[:_CODE_CHARS])
-        elif (found := _EXCEPTION.match(text)) and not line.is_record and not found[1].endswith("Warning"):
+        elif (
+            (found := _EXCEPTION.match(text))
+            and not line.is_record
+            and (braid.issues_a_warning or not found[1].endswith("Warning"))
+        ):
             braid.exception(line.number, line.raw, found[1][:300], (found[2] or "")[:_MESSAGE_CHARS])
         if braid.is_over:
             self._finish()

@@ -36,7 +36,7 @@ def work_at_the_limit(steps: list[LogEvent], events: list[LogEvent], crowd: Crow
             if is_going_on and _runs_on(event, first, timeouts, min(limits, default=None)):
                 at_work[event.details["bar"]].append(event)
     reporters = {rank for event in timeouts for rank in event.ranks}
-    everybody_waits = reporters >= crowd.everybody
+    everybody_waits = bool(reporters) and reporters >= crowd.everybody
     for label, told in at_work.items():
         waited_for = [event for event in told if not set(event.ranks) & reporters]
         if everybody_waits and crowd.complete:
