@@ -29,3 +29,9 @@ def reading(source: str, count: int, *lines: tuple[int, str]) -> list[dict[str, 
 def test_a_file_that_grew_between_two_readings_is_one_text(later: list[dict[str, Any]], sources: list[str]) -> None:
     earlier = reading("a", 4, (1, "step 0"), (4, "step 3"))
     assert [text.source for text in texts_of([*earlier, *later], [])] == sources
+
+
+def test_equal_paths_of_two_hosts_are_two_texts() -> None:
+    one = reading("raw/node-1/job_log/a", 4, (1, "== job starts"), (4, "error"))
+    other = reading("raw/node-2/job_log/a", 9, (1, "== job starts"), (9, "step 8"))
+    assert len(texts_of([*one, *other], [])) == 2

@@ -201,6 +201,14 @@ def test_an_error_of_nccl_is_a_rank_s_own_unless_its_watchdog_aborted(first: boo
     assert (raised.ranks, raised.attributes["independent"]) == ([1], first)
 
 
+def test_an_error_that_tells_more_or_comes_after_further_steps_is_of_no_abort(tmp_path: Path) -> None:
+    expired = "".join(timed_out(rank, 2) for rank in (1, 2, 3))
+    steps = "".join(f"[rank1]: step {number} loss 1.0\n" for number in (900, 1000))
+    for text in (expired + steps + NCCL_ERROR, expired + NCCL_ERROR.replace("system error", "cuda error")):
+        (raised,) = of_code(read(tmp_path, text), "rank.raised")
+        assert raised.attributes["independent"] is True
+
+
 # --- another operation, another size
 
 

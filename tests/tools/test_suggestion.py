@@ -75,6 +75,9 @@ def test_a_barrier_after_a_save_stays_after_it() -> None:
     assert "-        dist.barrier()" in diff
     between = text.replace("barrier()\n", "barrier()\n        report()\n")
     assert changed(between, ALONE, 4, "barrier") == between, "neither before the save nor after the report"
+    for guard, before in (("rank == 0 and dirty", "dirty = False"), ("rank == 0", "if late: return")):
+        left = text.replace("rank == 0", guard).replace("torch.save(model, out)", before)
+        assert changed(left, ALONE, 4, "barrier") == left
     assert changed(between.replace("torch.save(model, out)", "print(out)"), ALONE, 4, "barrier") != between
 
 

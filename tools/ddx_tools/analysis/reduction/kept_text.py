@@ -56,6 +56,12 @@ class KeptText:
         return PurePosixPath(self.path).name
 
     @property
+    def host(self) -> str:
+        """The host that it was captured on; empty for files that were brought."""
+        parts = self.source.split("/")
+        return parts[1] if parts[0] == "raw" and len(parts) > 2 else ""
+
+    @property
     def is_whole(self) -> bool:
         """Whether all its lines were kept, except empty ones."""
         return len(self.lines) >= self.count or self.count <= _WHOLE_LINES
@@ -101,7 +107,7 @@ def texts_of(rows: list[dict[str, Any]], materials: list[dict[str, Any]]) -> lis
 
 def _continues(later: KeptText, earlier: KeptText) -> bool:
     """Whether one reading of a file is of the same file after it grew."""
-    if later.count <= earlier.count:
+    if later.count <= earlier.count or later.host != earlier.host:
         return False
     both = later.by_number.keys() & earlier.by_number.keys()
     return bool(both) and all(later.by_number[number].text == earlier.by_number[number].text for number in both)

@@ -117,6 +117,7 @@ def _indent(text: str) -> int:
 
 _ALONE = "rank0-only-work-with-collective"
 _MOST_LINES = 24
+_LEAVING = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _WRITES = re.compile(r"^(?:open|dump|mkdir|makedirs|upload|put|save\w*|write\w*|to_[a-z]+)$")
 """Names of calls that leave something behind, which one rank should make alone."""
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
@@ -227,6 +228,8 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
     alone = isinstance(statement, ast.Expr) and statement.value is call
     earlier = guard.body[: guard.body.index(statement)]
     behind = bool(earlier) and alone and statement is guard.body[-1]
+    if behind and (_changed_inside(guard) or any(isinstance(n, _LEAVING) for e in earlier for n in ast.walk(e))):
+        return None  # behind the block, the condition may no longer hold, or this rank may be gone
     if not behind and any(isinstance(n, ast.Call) and _WRITES.search(_name(n)) for e in earlier for n in ast.walk(e)):
         return None  # it would come before what this rank wrote
     start = _offset(text, call.lineno, call.col_offset)
@@ -244,6 +247,14 @@ def _moved_out(text: str, line: int, inside: Collection[str]) -> str | None:
     removed = len(text.split("\n")) - len(kept)
     at = (guard.end_lineno or 0) - removed if behind else guard.lineno - 1
     return "\n".join([*kept[:at], *lines, *kept[at:]])
+
+
+def _changed_inside(guard: ast.If) -> bool:
+    """Whether the block of a condition changes what the condition asks for."""
+    asked = {ast.unparse(n) for n in ast.walk(guard.test) if isinstance(n, ast.Name | ast.Attribute)}
+    inside = [node for one in [guard.test, *guard.body] for node in ast.walk(one)]
+    stored = (n for n in inside if isinstance(n, ast.Name | ast.Attribute) and isinstance(n.ctx, ast.Store))
+    return any(ast.unparse(node) in asked for node in stored)
 
 
 def _is_of_a_rank(node: ast.AST) -> bool:

@@ -52,14 +52,17 @@ def install() -> None:
 
 
 _ISO = re.compile(
-    r"(\d{4})-?(\d\d)-?(\d\d)(?:[T ](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?"
+    r"(\d{4})-?(\d\d)-?(\d\d)(?:[^0-9](\d\d)(?::?(\d\d)(?::?(\d\d)(?:[.,](\d+))?)?)?"
     r"(?:(Z)|([+-])(\d\d):?(\d\d)?)?)?"
 )
 
 
 def moment(of: Any, text: Any) -> Any:
     """`of.fromisoformat(text)` with the forms that `datetime` reads since 3.11, such as a `Z` and a decimal comma."""
-    found = _ISO.fullmatch(text)
+    try:
+        return of.fromisoformat(text)
+    except ValueError:
+        found = _ISO.fullmatch(text)
     if found is None:
         raise ValueError("Invalid isoformat string: %r" % (text,))
     year, month, day, hour, minute, second = (int(one or 0) for one in found.groups()[:6])
@@ -73,12 +76,12 @@ def moment(of: Any, text: Any) -> Any:
 
 def united(one: Any, other: Any) -> Any:
     """`one | other`, for dictionaries as well."""
-    return {**one, **other} if isinstance(one, dict) else one | other
+    return {**one, **other} if type(one) is dict else one | other
 
 
 def united_in_place(one: Any, other: Any) -> Any:
     """The object that `one |= other` leaves in `one`."""
-    if isinstance(one, dict):
+    if type(one) is dict:
         one.update(other)
     else:
         one |= other

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ddx_tools.analysis.log_events.handled_exceptions import handled_exceptions
-from ddx_tools.analysis.log_events.log_event import LogEvent, short_name
+from ddx_tools.analysis.log_events.log_event import LogEvent, is_training_step, short_name
 from ddx_tools.knowledge.known_messages import signature, signatures
 from ddx_tools.knowledge.library_messages import UNDECIDED
 from ddx_tools.model.diagnosis import Finding, Severity
 from ddx_tools.probes.job_log.end_reports import EndReports
 
+_OF_AN_ABORT = "unhandled system error"
 _TIMEOUT, _NCCL_ERROR = "torch_watchdog_timeout", "torch_nccl_error"
 _INTERRUPTED = ("KeyboardInterrupt", "SystemExit")
 # Exceptions that programs often raise and catch: such a one was probably handled before the next one.
@@ -51,7 +52,8 @@ def raises(events: list[LogEvent]) -> list[EndReports]:
 def _of_aborted_communicators(events: Sequence[LogEvent]) -> set[int]:
     """The ids of NCCL's errors on ranks whose watchdog had reported a timeout before.
 
-    The watchdog then aborts the communicators, and whatever uses them raises.
+    The watchdog then aborts the communicators, and whatever uses them raises. An error that tells more, such as of the
+    GPU, or that comes after further steps, is none of these.
     """
     expired: set[tuple[int, int, str]] = set()
     found = set()
@@ -59,9 +61,11 @@ def _of_aborted_communicators(events: Sequence[LogEvent]) -> set[int]:
         parts = {(rank, event.attempt, event.row["source"]) for rank in event.ranks}
         if event.kind == "watchdog" and event.limit_expired:
             expired |= parts
-        elif event.exception and parts and parts <= expired:
-            known = {match.signature.id for match in event.known_messages(origin=True)}
-            if _NCCL_ERROR in known:
+        elif is_training_step(event):
+            expired -= parts
+        elif event.exception and parts and parts <= expired and _OF_AN_ABORT in event.message:
+            known = {match.signature.id for match in [*event.known_messages(origin=True), *event.known_messages()]}
+            if known == {_NCCL_ERROR}:
                 found.add(id(event))
     return found
 

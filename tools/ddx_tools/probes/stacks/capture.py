@@ -280,7 +280,7 @@ def _short_of(raw: Raw, confirm_s: float, *, if_none_waits: bool) -> float | Non
         if then and now and _got_on(rules.progress_shows_in(activity, now.wchan, thread.running), then, now):
             return None
         waited.append(before_s + observed_s)
-    counted = waited or (others if if_none_waits else [])
+    counted = waited or (others or [0.0] if if_none_waits else [])
     return confirm_s - min(counted) if counted and min(counted) < confirm_s else None
 
 

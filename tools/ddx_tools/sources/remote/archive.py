@@ -159,6 +159,8 @@ class _Older(ast.NodeTransformer):
         self.generic_visit(node)
         if not isinstance(node.op, ast.BitOr):
             return node
+        if any(isinstance(part, ast.Call) for part in ast.walk(node.target)):
+            raise SyntaxError("the target of |= would be evaluated twice")
         before = ast.parse(ast.unparse(node.target), mode="eval").body
         now = ast.Assign([node.target], _ours("united_in_place", before, node.value))
         return ast.fix_missing_locations(ast.copy_location(now, node))
