@@ -57,7 +57,7 @@ class KeptText:
 
     @property
     def host(self) -> str:
-        """The host that it was captured on; empty for files that were brought."""
+        """The host that it was captured on; empty for the user's files."""
         parts = self.source.split("/")
         return parts[1] if parts[0] == "raw" and len(parts) > 2 else ""
 
