@@ -439,3 +439,37 @@ def test_runs_of_torchrun_at_the_same_time_are_of_one_job(tmp_path: Path) -> Non
 )
 def test_the_workload_of_a_pod(pod: str, workload: str) -> None:
     assert workload_of(pod) == workload
+
+
+POD_OF_A_DAY = """\
+Name:             gpt-2
+Namespace:        ml
+Containers:
+  main:
+    State:          Running
+      Started:      Tue, {day} May 2026 22:10:39 +0000
+    Last State:     Terminated
+      Reason:       OOMKilled
+      Exit Code:    137
+      Finished:     Tue, {day} May 2026 22:10:09 +0000
+"""
+
+
+@pytest.mark.parametrize(("day", "verdict"), [(19, Verdict.DIAGNOSED), (12, Verdict.UNDECIDED)])
+def test_a_container_that_ended_days_before_is_of_an_earlier_job(day: int, verdict: Verdict, tmp_path: Path) -> None:
+    log = "".join(f"2026-05-19T22:0{minute}:33Z step {minute} loss 2.1\n" for minute in range(9))
+    files = {"gpt-0.log": log, "describe.txt": POD_OF_A_DAY.format(day=day)}
+    assert diagnosed(tmp_path, files).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("ranks", "verdict"), [((3,), Verdict.DIAGNOSED), (tuple(range(8)), Verdict.UNDECIDED)], ids=["one", "all"]
+)
+def test_a_signal_that_all_ranks_got_at_once_is_nobodys_fault(
+    ranks: tuple[int, ...], verdict: Verdict, tmp_path: Path
+) -> None:
+    steps = "".join(f"2026-11-04 10:5{minute}:22 step {10 * minute} loss 2.4\n" for minute in range(4))
+    ends = "".join(f"srun: error: n1: task {rank}: Terminated\n" for rank in ranks)
+    said = diagnosed(tmp_path, {"slurm-8831.out": steps + ends})
+    assert said.verdict is verdict
+    assert verdict is Verdict.DIAGNOSED or not said.culprits.ranks

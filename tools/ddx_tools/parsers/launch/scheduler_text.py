@@ -9,8 +9,10 @@ Topics: `job_state`, one for each job or step; `pod_state`, one for each contain
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ddx_tools.parsers.machine.host_text import HostFact, TextLine, integer
@@ -49,6 +51,7 @@ _CONTAINER = re.compile(r"\s{1,8}(?P<name>[a-z0-9][\w.-]{0,80}):\s*$")
 _POD_STATE = re.compile(r"\s+(?P<which>State|Last State):\s+(?P<state>\w{1,30})\s*$")
 _POD_REASON = re.compile(r"\s+Reason:\s+(?P<reason>\w{1,40})\s*$")
 _POD_EXIT = re.compile(r"\s+Exit Code:\s+(?P<code>\d{1,4})\s*$")
+_POD_FINISHED = re.compile(r"\s+Finished:\s+\w{3}, (?P<when>\d{1,2} \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4})\s*$")
 _GET_PODS = re.compile(r"\s*(?P<all>NAMESPACE\s+)?NAME\s+READY\s+STATUS\s+RESTARTS")
 _POD_SPACE = re.compile(r"\s*Namespace:\s+(?P<namespace>[a-z0-9][\w.-]{0,62})\s*$")
 _NAMESPACE = re.compile(r"\s*[a-z0-9][\w.-]{0,62}(?=\s)")
@@ -217,6 +220,9 @@ def _pods(lines: Sequence[TextLine]) -> Iterator[HostFact]:
             state = HostFact("pod_state", state.subject, line, state.values)
         elif state and (found := _POD_EXIT.match(text)):
             state.values["exit_code"] = integer(found["code"])
+        elif state and (found := _POD_FINISHED.match(text)):
+            with suppress(ValueError):
+                state.values["time_s"] = dt.datetime.strptime(found["when"], "%d %b %Y %H:%M:%S %z").timestamp()
         elif pod and (found := _CONTAINER.match(text)):
             container = found["name"]
         elif not text.strip():

@@ -124,6 +124,10 @@ def mark_other_jobs(facts: Iterable[HostFactRow], jobs: Collection[str], ran: Jo
     After the end of a job that ended with exit code 0, all is another's; if its own log says so, so are ends of
     processes. `jobs`: the number of the job that the logs are of, whose state is marked as well; empty if unknown.
     """
+    for pod in of_topic(facts := list(facts), "pod_state"):
+        # A container that ended days before, or after, is of another job that had the same name.
+        if ran is not None and not ran.holds(pod.values.get("time_s")):
+            pod.values["not_of_job"] = True
     facts = [fact for fact in facts if fact.topic in ("job_state", "kernel")]
     # The kernel names the control group in one of several lines about a kill.
     strangers = {

@@ -57,7 +57,7 @@ def scheduler_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
         if job.values.get("of_log") and job.values["state"] == "COMPLETED" and not job.values.get("exit_code"):
             words = f"Slurm job {job.subject}: COMPLETED with exit code 0."
             yield finding("job.exited_zero", Severity.INFO, [job], words)
-    pods = of_topic(facts, "pod_state")
+    pods = [pod for pod in of_topic(facts, "pod_state") if not pod.values.get("not_of_job")]
     # An init container has completed before the others start.
     staying = [pod for pod in pods if pod.values.get("reason") != "Completed"]
     containers = gathered((pod.subject, pod.values.get("container")) for pod in staying)

@@ -78,6 +78,8 @@ def _judge_end(case: EndReports, kind: str, what: Any, all_ends: list[EndReports
     others = any(other is not case for other in all_ends) or any(event.exception for event in events)
     if by_launcher or (code == -15 and others) or (code == -9 and _outlived_its_notice(case, events)):
         case.independent, case.reason = False, "stopped by the launcher"
+    elif code == -15 and len(case.ranks) > 1:
+        case.independent, case.reason = None, "somebody sent it to all of them"
     elif code == -6 and (watchdogs := [e for e in events if e.kind == "watchdog"]):
         # A rank's own watchdog also aborts it for a peer's timeout, and its message may be in another file.
         spoke = any(set(e.ranks) & case.ranks for e in watchdogs)
