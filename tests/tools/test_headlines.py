@@ -243,6 +243,18 @@ def test_a_suspect_is_not_counted_among_its_peers(victims: list[int], told: str)
     assert with_detail(answer, [finding]).headline == f"Rank 0 is odd{told}; cause undecided"
 
 
+def test_a_detail_is_told_once() -> None:
+    slow = Finding(code="rank.input_slow", summary="It waits.", ranks=[1], attributes={"input_s": 2.0})
+    claim = Claim(finding=slow.code, claim=slow.summary, source="log.txt", line=1, quote="")
+    late = Diagnosis(
+        verdict=Verdict.DIAGNOSED, headline="Rank 1: late", culprits=Party(ranks=[1]), evidence=[claim, claim]
+    )
+    assert with_detail(late, [slow]).headline == "Rank 1: late (waits 2 s a step for its data)"
+    finding, claim = timed_out([0, 1], operation="all_reduce")
+    nobody = Diagnosis(verdict=Verdict.DIAGNOSED, headline="it broke", evidence=[claim])
+    assert with_detail(nobody, [finding]).headline == "It broke (ranks 0-1 timed out in all_reduce)"
+
+
 def test_a_possible_cause_is_told_with_what_its_evidence_shows() -> None:
     differ = Finding(
         code="collective.operation_mismatch", summary="Not the same.", attributes={"operations": {"a": [0], "b": [1]}}

@@ -57,7 +57,8 @@ def with_detail(answer: Diagnosis, findings: Iterable[Finding]) -> Diagnosis:
     if answer.verdict is Verdict.DIAGNOSED and (added := detail(answer.evidence, findings, where=where)):
         first = answer.headline if answer.culprits.hosts else capital(answer.headline)
         is_told = added in answer.headline or (answer.culprits.ranks and added.startswith("rank"))
-        if not is_told and (more := _of_others(answer, findings) or _of_input(answer, findings)):
+        more = _of_others(answer, findings) or _of_input(answer, findings)
+        if more and not is_told and more not in added:
             added = f"{added}; {more}"
         headline = f"{answer.headline if is_told else f'{first} ({added})'}{_how_suspects_ended(answer)}"
     elif len(answer.suspects) == 1 and (added := _of_suspect(answer, findings)):
