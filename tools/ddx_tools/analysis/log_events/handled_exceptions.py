@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS, LogEvent, short_name
+from ddx_tools.analysis.log_events.log_event import OWN_ENDS, REPORTED_ENDS, LogEvent, is_training_step, short_name
 
 _Steps = dict[tuple[object, ...], list[LogEvent]]
 """Steps per process or rank that made them, as far as the source shows it."""
@@ -68,9 +68,7 @@ def _what(event: LogEvent) -> tuple[object, ...]:
 def _own_steps(event: LogEvent, steps: _Steps) -> Iterable[LogEvent]:
     """The steps of the raising process in the traceback's file."""
     made = (step for key in _speakers(event) for step in steps.get(key, ()))
-    return {
-        id(step): step for step in made if step.attempt == event.attempt and not step.details.get("own_work")
-    }.values()
+    return {id(step): step for step in made if step.attempt == event.attempt and is_training_step(step)}.values()
 
 
 def _made_before(event: LogEvent, steps: _Steps) -> int:
@@ -99,7 +97,7 @@ def _raised_again(tracebacks: Sequence[LogEvent], events: Iterable[LogEvent]) ->
     latest = {(_what(event), event.row["source"]): event for event in tracebacks}
     numbers: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     for event in events:
-        if event.kind == "step" and event.details.get("step") is not None and not event.details.get("own_work"):
+        if is_training_step(event) and event.details.get("step") is not None:
             place = event.row["source"], event.attempt
             numbers[place].append((event.row["source_line"], event.details["step"]))
     found = set()

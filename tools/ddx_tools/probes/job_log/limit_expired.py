@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import isclose
 
 from ddx_tools.analysis.log_events.known_ranks import Crowd
-from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding
+from ddx_tools.analysis.log_events.log_event import LogEvent, is_training_step, step_finding
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 
 _LEAST_LIMIT_S = 60.0
@@ -28,7 +28,7 @@ def work_at_the_limit(steps: list[LogEvent], events: list[LogEvent], crowd: Crow
     limits = [int(event.details["timeout_ms"]) / 1000 for event in timeouts if event.details.get("timeout_ms")]
     firsts = {_counter(event): event for event in steps if event.details["what"] == "first"}
     at_work: dict[str, list[LogEvent]] = defaultdict(list)
-    trained = [event for event in steps if not event.details.get("own_work")]
+    trained = list(filter(is_training_step, steps))
     for event in steps:
         if event.details.get("own_work") and event.details["what"] in ("last", "first"):
             first = firsts.get(_counter(event), event)

@@ -13,7 +13,14 @@ from itertools import combinations
 
 from ddx_tools.analysis.log_events.attribution import by_ranks
 from ddx_tools.analysis.log_events.known_ranks import Crowd, read_crowd
-from ddx_tools.analysis.log_events.log_event import LogEvent, step_finding, step_number, step_position, step_unit
+from ddx_tools.analysis.log_events.log_event import (
+    LogEvent,
+    is_training_step,
+    step_finding,
+    step_number,
+    step_position,
+    step_unit,
+)
 from ddx_tools.model.diagnosis import Finding, Severity, rank_list
 from ddx_tools.model.evaluation_words import evaluates
 from ddx_tools.model.grouping import gathered
@@ -37,7 +44,7 @@ def step_findings(events: list[LogEvent], cut: Set[str]) -> list[Finding]:
     if not steps:
         return compared
     crowd = read_crowd(events)
-    training = [event for event in steps if not event.details.get("own_work")]
+    training = list(filter(is_training_step, steps))
     return [
         *non_finite_numbers(training),
         *_behind([event for event in training if event.row["source"] not in cut], crowd),
