@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,7 +70,7 @@ def kernel_findings(facts: list[HostFactRow]) -> Iterator[Finding]:
 
 
 def mark_others(
-    facts: Iterable[HostFactRow],
+    facts: Sequence[HostFactRow],
     ran: JobTime | None,
     left_out: Collection[str],
     hosts: Collection[HostList],
@@ -78,18 +78,25 @@ def mark_others(
 ) -> None:
     """Mark what kernels logged long before the job's first known event, or long after its last one, or elsewhere.
 
+    Likewise containers that ended at such times: they are of another job that had the same name.
     `left_out`: the sources of logs that are not of the job, such as those of other hosts. `hosts`: those of the job.
     `reported`: the process ids whose end a launcher reports, and whether that was of this attempt.
     """
     for fact in of_topic(facts, "kernel"):
         time_s, in_year_s = fact.values.get("time_s"), fact.values.get("in_year_s")
-        of_other_time = ran is not None and not ran.holds(time_s, in_year_s)
         elsewhere = fact.evidence.source in left_out or is_of_another_host(fact.evidence.quote, hosts)
         own = reported.get(fact.values.get("pid", -1))
         survived = own is None and ran is not None and ran.outlived(time_s, in_year_s)
         survived = _ends_a_process(fact) and (survived or own is False)
-        if fact.subject not in _SETTINGS and (of_other_time or elsewhere or survived):
+        if fact.subject not in _SETTINGS and (_is_of_other_time(fact, ran) or elsewhere or survived):
             fact.values["not_of_job"] = True
+    for pod in of_topic(facts, "pod_state"):
+        if _is_of_other_time(pod, ran):
+            pod.values["not_of_job"] = True
+
+
+def _is_of_other_time(fact: HostFactRow, ran: JobTime | None) -> bool:
+    return ran is not None and not ran.holds(fact.values.get("time_s"), fact.values.get("in_year_s"))
 
 
 def mark_other_hosts(facts: Iterable[HostFactRow], folders: Collection[str]) -> None:
@@ -124,10 +131,6 @@ def mark_other_jobs(facts: Iterable[HostFactRow], jobs: Collection[str], ran: Jo
     After the end of a job that ended with exit code 0, all is another's; if its own log says so, so are ends of
     processes. `jobs`: the number of the job that the logs are of, whose state is marked as well; empty if unknown.
     """
-    for pod in of_topic(facts := list(facts), "pod_state"):
-        # A container that ended days before, or after, is of another job that had the same name.
-        if ran is not None and not ran.holds(pod.values.get("time_s")):
-            pod.values["not_of_job"] = True
     facts = [fact for fact in facts if fact.topic in ("job_state", "kernel")]
     # The kernel names the control group in one of several lines about a kill.
     strangers = {
