@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from ddx_server.render.brief import brief
-from ddx_server.render.diagnosis import command_line, render_diagnosis
+from ddx_server.render.diagnosis import render_diagnosis
 from ddx_server.render.result import render_result
 from ddx_server.render.safe_text import safe
+from ddx_tools.diagnosis.checks import command_line
 from ddx_tools.model.diagnosis import (
     CandidateCause,
     CaseFile,

@@ -11,9 +11,9 @@ from ddx_server.post_mortem.blamed_lines import BlamedLine
 from ddx_server.post_mortem.compared_run import ComparedRun
 from ddx_server.post_mortem.moments import JobMoments, clock
 from ddx_server.render.answer_words import places_of, sureness, who_of
-from ddx_server.render.diagnosis import command_line
 from ddx_server.render.markdown import claim_lines, code, place, plain
 from ddx_server.render.safe_text import harmless
+from ddx_tools.diagnosis.checks import command_line
 from ddx_tools.investigation.baseline import figure
 from ddx_tools.model.baseline import Baseline
 from ddx_tools.model.diagnosis import Diagnosis, SourceLines, Verdict, rank_list

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddx_server.render.diagnosis import command_line
 from ddx_server.render.safe_text import safe
+from ddx_tools.diagnosis.checks import command_line
 from ddx_tools.model.diagnosis import Certainty, Diagnosis, Location, Verdict, distinct, rank_list
 
 _SHOWN_PLACES, _SHOWN_CAUSES, _SHOWN_CLAIMS, _SHOWN_FIXES = 2, 3, 3, 2

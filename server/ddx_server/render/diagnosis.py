@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ddx_server.render.safe_text import safe
+from ddx_tools.diagnosis.checks import command_line
 from ddx_tools.diagnosis.suspects import seated
 from ddx_tools.model.diagnosis import (
     HOST_NOT_LOOKED_AT,
@@ -270,21 +271,6 @@ def _missing(diagnosis: Diagnosis) -> Iterator[Text]:
         yield safe(f"{item.what}: {item.why_it_matters}", limit=300)
     if (rest := len(others) - _SHOWN_MISSING) > 0:
         yield safe(f"… and {rest} more: --json", "dim")
-
-
-def command_line(probe: str, args: Mapping[str, object]) -> str:
-    """Format a probe call as a shell command; values are quoted, since they may come from a job."""
-    words = ["ddx", probe.replace("_", "-")]
-    for name, value in args.items():
-        option = f"--{name.replace('_', '-')}"
-        values = [str(item) for item in value] if isinstance(value, list) else [str(value)]
-        if name == "target":
-            words += values
-        elif value is True:
-            words.append(option)
-        elif value is not False:
-            words += [word for item in values for word in (option, item)]
-    return shlex.join(words)
 
 
 def show_command(target: Sequence[str], saved: object = None) -> str:

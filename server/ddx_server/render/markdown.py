@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ddx_server.render.answer_words import places_of, who_of
-from ddx_server.render.diagnosis import command_line
 from ddx_server.render.safe_text import safe
+from ddx_tools.diagnosis.checks import command_line
 from ddx_tools.model.diagnosis import Claim, Diagnosis, Location, Verdict, rank_list
 
 MOST_LINES = 40

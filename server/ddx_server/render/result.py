@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ddx_server.render.diagnosis import command_line
 from ddx_server.render.mesh import render_grid
 from ddx_server.render.safe_text import safe
+from ddx_tools.diagnosis.checks import command_line
 from ddx_tools.model.diagnosis import Evidence, Finding, ProbeResult, Severity, rank_list
 
 _STYLES = {Severity.INFO: "dim", Severity.NOTICE: "", Severity.WARNING: "yellow", Severity.FAILURE: "red"}

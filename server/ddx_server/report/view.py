@@ -9,7 +9,6 @@ from importlib.metadata import version
 from itertools import islice
 
 from ddx_server.render.answer_words import places_of, sureness, who_of
-from ddx_server.render.diagnosis import command_line
 from ddx_server.report.collective_table import CollectiveTable, collective_tables
 from ddx_server.report.opened_evidence import OpenedClaim, opened_evidence
 from ddx_server.report.printed_events import PrintedEvents, printed_events
@@ -18,6 +17,7 @@ from ddx_server.report.rank_states import RankKind, RankPicture, rank_picture
 from ddx_server.report.series import SeriesChart, series_charts
 from ddx_server.report.stack_icicle import StackIcicle, stack_icicle
 from ddx_server.report.wait_tree import WaitTrees, wait_trees
+from ddx_tools.diagnosis.checks import command_line
 from ddx_tools.evidence.store import Store
 from ddx_tools.investigation.result import Investigation
 from ddx_tools.investigation.run import this_machine

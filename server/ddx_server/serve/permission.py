@@ -89,7 +89,7 @@ def _only_reads(workspace: Workspace, changed: Mapping[str, Any]) -> bool:
 
 def _shell_line(probe: Probe[Any], changed: Mapping[str, Any]) -> str:
     """The call as a shell command, with every non-default argument in full, since the user has to approve all of it."""
-    from ddx_server.render.diagnosis import command_line
+    from ddx_tools.diagnosis.checks import command_line
 
     return bounded(command_line(probe.id, changed), _LONGEST_LINE)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 
 from ddx_tools.diagnosis.matching import Match, fill, meets
 from ddx_tools.diagnosis.playbook import Cause, NextCheckRule, Playbooks, Symptom
@@ -68,11 +69,25 @@ def within_reach(check: NextCheck | None, *, live: bool) -> NextCheck | None:
     """The check as it can be done from here: without the live job, a question to the person who has it."""
     if check is None or not is_out_of_reach(check, live=live):
         return check
-    settings = {name: value for name, value in check.args.items() if value and isinstance(value, bool | int | float)}
-    options = (f" --{name}" if value is True else f" --{name} {value}" for name, value in settings.items())
-    command = f"{check.probe}{''.join(options)}".replace("_", "-")
-    by_hand = f"{check.question} If the job is still running, on its host: ddx {command}."
+    settings = {name: value for name, value in check.args.items() if name != "target"}
+    command = command_line(check.probe, settings)
+    by_hand = f"{check.question} If the job is still running, on its host: {command}."
     return NextCheck(probe="ask", question=by_hand, separates=check.separates)
+
+
+def command_line(probe: str, args: Mapping[str, object]) -> str:
+    """Format a probe call as a shell command; values are quoted, since they may come from a job."""
+    words = ["ddx", probe.replace("_", "-")]
+    for name, value in args.items():
+        option = f"--{name.replace('_', '-')}"
+        values = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        if name == "target":
+            words += values
+        elif value is True:
+            words.append(option)
+        elif value is not False:
+            words += [word for item in values for word in (option, item)]
+    return shlex.join(words)
 
 
 def _is_answered(check: NextCheckRule, findings: Sequence[Finding]) -> bool:
